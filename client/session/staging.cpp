@@ -245,8 +245,8 @@ struct Landed {
   }
 };
 
-// The destination of a copy to the host, exposed so that the worker writes into it. is_open() is
-// false for copies of several parts and for media that are not goes_unasked(): then the client
+// The destination of a copy to the host, exposed so that the worker writes into it. For copies of
+// several parts, and for media for which goes_unasked() is false, is_open() is false and the client
 // fetches the bytes.
 class Landing {
  public:
@@ -262,7 +262,7 @@ class Landing {
   ~Landing() {
     if (!begin_) return;
     (void)session_.link().unexpose(region_);
-    session_.arrivals().withdraw(region_);  // refused chunks never arrive
+    session_.arrivals().withdraw(region_);  // the bytes of refused commands never arrive
   }
   Landing(const Landing&) = delete;
 

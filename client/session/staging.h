@@ -82,8 +82,9 @@ class Staging {
   std::optional<Slot> try_acquire(const Timeline* user);
   bool is_ready(const Slot& slot) const;
   void collect() RCUDA_REQUIRES(mutex_);  // moves unused slots to ready_
-  // Returns the next slot for `user`: a ready slot, or else, unless `only_ready`, the slot that
-  // this user released first, which may not be ready yet.
+  // Returns a ready slot, unless `user` has its full share of the slots. Otherwise returns the slot
+  // that `user` released first, which may not be ready yet. With `only_ready`, returns nullopt
+  // instead of the latter slot. Also returns nullopt if there is none.
   std::optional<Slot> take(const Timeline* user, bool only_ready);
   Slot take_any();  // for a lost session: the worker writes no more words
 

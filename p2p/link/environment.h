@@ -131,7 +131,7 @@ struct Environment {
   std::function<void(const transport::Link*)> before_drop;
   // The prober that is taking a sample. There is at most one, because probers use the same legs.
   const Prober* measuring = nullptr;
-  bool measures = false;  // a peer has been open; the first measures its legs at once
+  bool measures = false;  // set by the first open peer, which measures its legs at once
   std::vector<Exported> exported;
 
   // The number of running copies, and of copies that have sent everything and wait only for Done.
