@@ -131,7 +131,7 @@ std::string attributes_key(const LaunchShape& shape, const CUlaunchAttribute* at
         append(std::as_bytes(std::span(&window.hitRatio, 1)));
         append(std::as_bytes(std::span(&window.hitProp, 1)));
         append(std::as_bytes(std::span(&window.missProp, 1)));
-        break;  // its address may differ in each launch
+        break;  // the window's address may differ in each launch
       }
       default:
         append(value_of(attribute));

@@ -74,7 +74,7 @@ struct FunctionInfo {
   Mutex launches_mutex;
   std::set<std::string> accepted_launches RCUDA_GUARDED_BY(launches_mutex);  // their keys
 
-  cuda::ShapedLaunch shaped;  // of cuFuncSetBlockShape and cuParamSet*
+  cuda::ShapedLaunch shaped;  // set by cuFuncSetBlockShape and cuParamSet*
 
   void note_launch(wire::ObjectId context) {
     if (launched_in.load(std::memory_order_relaxed) == context) [[likely]]

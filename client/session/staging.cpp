@@ -321,7 +321,7 @@ CUresult Staging::to_device(const Route& route, CUdeviceptr destination, const v
   // copied the bytes that are not lent.
   const size_t lent = fills_after_command(route) ? bytes - std::min(bytes, kNotLent) : 0;
   if (lent != 0) session_.link().lend(source, lent);
-  const bool awaits = awaits_answers();  // of this thread; other threads post chunks, too
+  const bool awaits = awaits_answers();  // asked on this thread; others post chunks, too
   run_parallel(chunks, [&](size_t index) {
     if (first_error.load() != CUDA_SUCCESS) return;
     std::optional<CaptureAnswers> answers;

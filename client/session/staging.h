@@ -61,7 +61,7 @@ class Staging {
   struct Slot {
     uint32_t index = 0;
     uint64_t offset = 0;  // in the staging region
-    Word word;            // with the sequence to send
+    Word word;            // its sequence is the one to send
     const Timeline* user = nullptr;
   };
   // Blocks until the worker no longer uses the slot. `user`: the timeline that the slot's command

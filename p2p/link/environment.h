@@ -110,7 +110,7 @@ struct Environment {
   // they can map this worker's memory. The first call allocates it, in a pause. nullopt if it
   // cannot be exported, or if no plan may map memory.
   const std::optional<ExportedMemory>& probe_memory(int device);
-  void drop_device_memory() { scratch_.clear(); }  // in a pause
+  void drop_device_memory() { scratch_.clear(); }  // call it in a pause
   double now_us() const { return static_cast<double>(now_ns()) * 1e-3; }
 
   DeviceOps& ops;

@@ -90,7 +90,7 @@ class TcpSender {
   std::vector<std::byte> outgoing_;
   size_t sent_ = 0;  // bytes of outgoing_ that are sent
   bool sending_ RCUDA_GUARDED_BY(mutex_) = false;
-  bool flusher_asleep_ RCUDA_GUARDED_BY(mutex_) = false;  // and no thread has called it since
+  bool flusher_asleep_ RCUDA_GUARDED_BY(mutex_) = false;  // until a thread calls it
   // False while the flusher wakes up after a call.
   bool flusher_awake_ RCUDA_GUARDED_BY(mutex_) = false;
   bool stopped_ RCUDA_GUARDED_BY(mutex_) = false;
