@@ -46,8 +46,8 @@ class Timelines {
     std::vector<std::pair<std::shared_ptr<Timeline>, uint64_t>> timelines;
   };
   Positions now(Scope scope, wire::ObjectId context);
-  // Call it when the work at these positions is known to be done. This is so when a command has
-  // succeeded that was sent after now() and that the worker executes after this work.
+  // Call it when the work at these positions is known to be done. For example, a command has
+  // succeeded that was sent after now(), and the worker executes it after this work.
   void done(const Positions& positions);
   // Call it after a wait that was sent after now() has succeeded. In addition to done(), records
   // that the output of kernels is printed.
