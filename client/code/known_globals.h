@@ -31,7 +31,7 @@ class KnownGlobals {
   using Question = std::tuple<const Library*, const Session*, wire::ObjectId, std::string>;
   struct Answer {
     Module::Global global;
-    uint64_t buffer_id = 0;  // of the variable in the Registry
+    uint64_t buffer_id = 0;  // Allocation::buffer_id of the variable
   };
   Mutex mutex_;
   std::map<Question, Answer> answers_ RCUDA_GUARDED_BY(mutex_);

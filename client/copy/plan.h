@@ -34,7 +34,7 @@ enum class CopyWay {
 
 struct CopyPlan {
   CopyWay way = CopyWay::kInWorker;
-  std::optional<CopyStream> stream;  // of the copy on its worker; not set between servers
+  std::optional<CopyStream> stream;  // where the worker copies; not set between servers
   bool captures = false;             // the stream captures; not set between servers
   uint32_t mirrored = 0;             // flags of wire::CopyBody: which sides are mirrored
   bool waits = false;                // the caller waits until the copy has ended

@@ -173,7 +173,7 @@ CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute which, CUdevi
   RCUDA_RETURN_IF_CUDA_ERROR(find_device(dev, &device));
   RCUDA_RETURN_IF_CUDA_ERROR(find_device(peer_dev, &peer));
   if (!value) return CUDA_ERROR_INVALID_VALUE;
-  if (dev == peer_dev) return CUDA_ERROR_INVALID_DEVICE;  // also for an unknown attribute
+  if (dev == peer_dev) return CUDA_ERROR_INVALID_DEVICE;  // even for an unknown attribute
   if (which < CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK ||
       which > CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED) {
     return CUDA_ERROR_INVALID_VALUE;

@@ -183,7 +183,8 @@ CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) 
 CUresult cuCtxRecordEvent(CUcontext context, CUevent handle) {
   Event* event;
   RCUDA_RETURN_IF_CUDA_ERROR(find_event(handle, &event));
-  const EventState::Recording recording(event->state);  // in all streams, so without a position
+  // The record is in all streams of the context, so it has no position in one timeline.
+  const EventState::Recording recording(event->state);
   const CaptureAnswers answers;
   return forward_cuCtxRecordEvent(context, handle);
 }

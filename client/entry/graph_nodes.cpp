@@ -29,7 +29,7 @@ struct PackedKernel {
   CUfunction function = nullptr;
   CUkernel kernel = nullptr;
   std::vector<std::byte> parameters;
-  bool were_packed = false;  // by the application, in `extra`
+  bool were_packed = false;  // the application passed them in `extra`
 };
 
 CUresult pack_kernel(const CUDA_KERNEL_NODE_PARAMS& node, PackedKernel* packed) {
@@ -183,8 +183,8 @@ bool peer_copy_given(CUgraphNode handle, const Object& node, CUDA_MEMCPY3D* give
 }
 
 // Whether a copy node may get these parameters. A copy between servers is a host node in the
-// worker, so a node cannot change between a copy between servers and a copy within one server.
-// `between`: set if the new copy is between servers.
+// worker, so it cannot become a copy within one server, nor the reverse. `between`: set if the new
+// copy is between servers.
 CUresult check_change(CUgraphNode handle, const Object& node, const CUDA_MEMCPY3D& given,
                       bool in_executable, std::optional<CopyBetweenServers>* between) {
   RCUDA_RETURN_IF_CUDA_ERROR(copy_between_servers_of(given, between));

@@ -131,7 +131,7 @@ std::string attributes_key(const LaunchShape& shape, const CUlaunchAttribute* at
         append(std::as_bytes(std::span(&window.hitRatio, 1)));
         append(std::as_bytes(std::span(&window.hitProp, 1)));
         append(std::as_bytes(std::span(&window.missProp, 1)));
-        break;  // its address may differ in each launch
+        break;  // the window's address may differ in each launch
       }
       default:
         append(value_of(attribute));
@@ -201,7 +201,7 @@ CUresult fill_tail(void** parameters, void** extra, const CUlaunchAttribute* att
 // Otherwise the launch is a round trip.
 CUresult send_with_attributes(LaunchCommand& command, const LaunchShape& shape,
                               const CUlaunchAttribute* attributes, unsigned attribute_count) {
-  constexpr size_t kMaxKept = 1024;  // per function; further launches are round trips
+  constexpr size_t kMaxKept = 1024;  // keys per function; launches with others are round trips
   FunctionInfo& info = *command.callable.info;
   std::string key = attributes_key(shape, attributes, attribute_count);
   const bool was_accepted = [&] {

@@ -1,8 +1,8 @@
 // Managed memory: allocation, hints, and queries of its location.
 //
-// There are two kinds. In a process with one server, over another medium than shared memory, an
-// allocation of more than 64 KB is usually managed memory of the worker's driver, with a mirror at
-// the same address in this process (client/mirror/mirror.h; is_in_worker() decides). Any other
+// There are two kinds. If the process has one server, over another medium than shared memory, an
+// allocation of more than 64 KB is usually managed memory of the worker's driver. It has a mirror
+// at the same address in this process (client/mirror/mirror.h; is_in_worker() decides). Any other
 // allocation is page-locked client memory that kernels access in place
 // (client/hostmem/host_memory.h): it exists once and is coherent, and no pages move.
 //

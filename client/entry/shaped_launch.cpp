@@ -27,7 +27,7 @@ struct Subject {
 
 CudaResult<Subject> find_subject(CUfunction function) {
   RCUDA_ASSIGN_OR_RETURN(const Route route, find_current_route());
-  if (!find<Function>(function)) return CUDA_ERROR_INVALID_HANDLE;  // also for a kernel
+  if (!find<Function>(function)) return CUDA_ERROR_INVALID_HANDLE;  // a kernel is refused, too
   Callable callable;
   RCUDA_RETURN_IF_CUDA_ERROR(resolve_callable(function, route, &callable));
   return Subject{route, callable.info};

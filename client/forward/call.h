@@ -71,8 +71,8 @@ class Call {
   void route_address(CUdeviceptr address, const Route* owner = nullptr);
   void route_anywhere();
   void route_location(const CUmemLocation& location);
-  void route_current();                   // if no worker has been chosen yet
-  void pace() { client::pace(*route_); }  // before work is sent to a stream
+  void route_current();                   // used if no function above chose a worker
+  void pace() { client::pace(*route_); }  // called before work is sent to a stream
 
   // Body.
   template <typename T>

@@ -322,7 +322,7 @@ CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool manage
   RCUDA_RETURN_IF_CUDA_ERROR(check_unsafe_call());
   if (!address || (managed && bytes == 0)) return CUDA_ERROR_INVALID_VALUE;
   if (bytes == 0) {
-    *address = nullptr;  // and success, as in driver 580
+    *address = nullptr;  // driver 580 succeeds, too
     return CUDA_SUCCESS;
   }
   const bool mapped = managed || (flags & CU_MEMHOSTALLOC_DEVICEMAP);

@@ -13,9 +13,9 @@
 // With unified addresses, kernels reach all page-locked memory by its pointer, whether or not it
 // was requested as mapped. Where pages are not shared, it would cost too much to keep all
 // page-locked memory equal on both sides. So memory that was not requested as mapped is mirrored
-// (mirror.h) only after its device pointer is first requested, or its address first appears in a
-// kernel's parameters, a fill or a write of a value. If the address has appeared only inside of a
-// larger parameter, not all launches send the memory's changes (MirrorUse).
+// (mirror.h) only when the program first requests its device pointer, or passes its address to a
+// kernel, a fill or a write of a value. If the address has appeared only inside of a larger
+// parameter, not all launches send the memory's changes (MirrorUse).
 // Threads: any. Blocking: a round trip per session.
 #pragma once
 

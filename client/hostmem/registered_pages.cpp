@@ -157,7 +157,7 @@ void after_fork_in_child() RCUDA_RELEASE(runs_mutex, change_mutex) {
     ::close(copied[0]);
     ::close(copied[1]);
   }
-  runs().clear();  // they are exposed in the parent's sessions
+  runs().clear();  // not unexposed: the regions belong to the parent's sessions
   left_behind().clear();
   runs_mutex.unlock();
   change_mutex.unlock();

@@ -47,7 +47,7 @@ struct UnmapPages {
 };
 
 enum class MirroredMemory {
-  kHost,      // of this process; outlives the worker's contexts
+  kHost,      // page-locked memory of this process; outlives the worker's contexts
   kVariable,  // of a module or library; the worker has its first contents
   kManaged,   // of the worker's driver; its pages here end with the mirror
 };
@@ -67,13 +67,13 @@ struct Mirror {
   wire::ObjectId context = 0;
   std::byte* address = nullptr;
   size_t bytes = 0;
-  size_t changes_bytes = 0;  // of a block of MirrorChanges; 0: the worker tracks no changes
+  size_t changes_bytes = 0;  // block size of MirrorChanges; 0: the worker tracks no changes
   MirroredMemory memory = MirroredMemory::kHost;
   std::atomic<MirrorUse> use{MirrorUse::kAny};
   // With MirrorUse::kNamed: contexts whose work got an address in this memory and may still run.
   std::vector<wire::ObjectId> named_in RCUDA_GUARDED_BY(push_mutex);
   WriteTracker* tracker = nullptr;      // null: the application's changes are found by comparing
-  std::shared_ptr<Timeline> exchanges;  // of wire::kFetchStream, for both directions
+  std::shared_ptr<Timeline> exchanges;  // of wire::kFetchStream, which moves bytes both ways
   bool all_written RCUDA_GUARDED_BY(push_mutex) = true;  // `tracker` may have missed writes
   // At the last push, most of the blocks that might have been written had changed. The next push
   // then does not protect the written pages again, because comparing them costs less.

@@ -57,7 +57,7 @@ void take_unnoted(Mirror& mirror, std::vector<Run>* runs) {
 struct Pull {
   std::shared_ptr<Mirror> mirror;
   CUresult result = CUDA_SUCCESS;
-  uint64_t version = 0;  // of the mirror, before the query
+  uint64_t version = 0;            // Mirror::version before the query
   wire::MirrorState state{};       // of the bytes that this pull fetches
   std::optional<MirrorNews> news;  // has the GPU's changes, instead of the mirror's `unfetched`
 };
@@ -186,7 +186,7 @@ void fetch(const std::vector<Pull*>& pulls) RCUDA_REQUIRES(pull_mutex) {
     std::vector<Pull*> pulls;
     std::vector<Staging::Part> parts;
   };
-  std::map<Timeline*, Staged> staged;  // by the stream of the exchange
+  std::map<Timeline*, Staged> staged;  // by Mirror::exchanges
   CallsInFlight calls;
   for (Pull* const pull : pulls) {
     Mirror& mirror = *pull->mirror;

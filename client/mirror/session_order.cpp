@@ -9,7 +9,7 @@
 namespace rcuda::client {
 namespace {
 
-using Orders = std::map<const Session*, std::vector<SessionOrder>>;  // by the later session
+using Orders = std::map<const Session*, std::vector<SessionOrder>>;  // key: the later session
 
 Mutex mutex;
 // Never destroyed: threads may wait while the process ends.

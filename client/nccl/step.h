@@ -20,9 +20,9 @@ struct Step {
   std::vector<std::byte> tail;
   Session* session = nullptr;
   CUstream stream = nullptr;                // the program's argument
-  std::optional<StreamRoute> route = {};    // of operations
+  std::optional<StreamRoute> route = {};    // set for operations only
   std::shared_ptr<Timeline> timeline = {};  // keeps the timeline alive if the stream ends
-  Ref<Communicator> communicator = {};      // used by the call
+  Ref<Communicator> communicator = {};      // on which the call works
   Ref<Communicator> created = {};
   void** handle = nullptr;  // the program's variable for the new communicator
   // Called with the worker's answer, if the call has one. Returns the ncclResult_t of the call.

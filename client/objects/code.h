@@ -74,7 +74,7 @@ struct FunctionInfo {
   Mutex launches_mutex;
   std::set<std::string> accepted_launches RCUDA_GUARDED_BY(launches_mutex);  // their keys
 
-  cuda::ShapedLaunch shaped;  // of cuFuncSetBlockShape and cuParamSet*
+  cuda::ShapedLaunch shaped;  // set by cuFuncSetBlockShape and cuParamSet*
 
   // To be called for each launch in this context, for stack_changes().
   void note_launch(wire::ObjectId context) {

@@ -28,8 +28,8 @@ struct UserObject : Object {
 
   void* const pointer;
   const CUhostFn end;
-  std::atomic<unsigned> references;  // of the application and of graphs
-  std::atomic<unsigned> own;         // of the application
+  std::atomic<unsigned> references;  // held by the application and by graphs
+  std::atomic<unsigned> own;         // held by the application
 };
 
 // References to a user object that a graph holds. A clone has its own references. The worker knows
@@ -38,7 +38,7 @@ struct UserObject : Object {
 struct HeldObject {
   UserObject* object = nullptr;
   uint64_t number = 0;
-  unsigned count = 0;  // this graph's
+  unsigned count = 0;  // references of this graph
   // The references of all graphs with this number. Shared with the callback, which releases them.
   std::shared_ptr<std::atomic<unsigned>> of_all;
 };

@@ -11,7 +11,7 @@ namespace {
 // The executables for which the application has the handle of the worker's driver. The key is this
 // handle. Never destroyed, like the arenas.
 struct WorkerHandles {
-  std::atomic<size_t> count{0};  // of `graphs`; find() takes no lock if it is 0
+  std::atomic<size_t> count{0};  // the size of `graphs`; if it is 0, find() takes no lock
   SharedMutex mutex;
   std::unordered_map<const void*, GraphExec*> graphs RCUDA_GUARDED_BY(mutex);
 };

@@ -31,8 +31,8 @@ struct WorkQueue : Object {
 };
 
 // Cached answers of cuCtxGetLimit for a context. A driver enlarges the stack of a context's threads
-// when it launches a kernel that needs more, so a cached stack size is valid until the next first
-// launch of a kernel (stack_changes() of code.h). Threads: any; nothing blocks.
+// when it launches a kernel that needs more. So a cached stack size is valid until stack_changes()
+// (code.h) grows. Threads: any; nothing blocks.
 class KnownLimits {
  public:
   // A point in time before the query to the worker. keep() drops an answer that is older than a

@@ -115,7 +115,8 @@ CUresult check_context_wait(const Context& context) {
 CUresult check_legacy_stream() {
   if (!any_capture() || questions > 0) return CUDA_SUCCESS;
   const StreamQuestion question;
-  // Drivers refuse even this query, and the refused query invalidates the captures.
+  // If a capturing stream synchronises with the legacy stream, drivers refuse this query too. The
+  // refusal invalidates the captures.
   const CUresult result = forward_cuStreamQuery(CU_STREAM_LEGACY);
   return result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT ? result : CUDA_SUCCESS;
 }

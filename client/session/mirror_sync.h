@@ -74,9 +74,9 @@ class MirrorSync {
   // Counts a command after which the GPU may write to mirrored memory. Callers also count copies of
   // pageable memory to mirrored memory, which Session::send() cannot recognise.
   void note_write() { work_sent_.fetch_add(1, std::memory_order_relaxed); }
-  // The state of a stream's work before a call. Programs often make many frees or copies in a row.
-  // If two calls in a row have the same point, no work was sent between them, and only the first
-  // fetches.
+  // Identifies the work that was sent before a call of a stream. If two calls have the same point,
+  // no work was sent between them, so only the first call fetches. Programs often make many frees
+  // or copies in a row.
   struct Point {
     wire::ObjectId context = 0, stream = 0;
     uint64_t work = UINT64_MAX;
@@ -85,7 +85,7 @@ class MirrorSync {
   Point point(wire::ObjectId context, wire::ObjectId stream) const {
     return {context, stream, work_sent_.load(std::memory_order_relaxed)};
   }
-  // Fetches the GPU's changes after a call that returns when the device is idle. `point`: the state
+  // Fetches the GPU's changes after a call that returns when the device is idle. `point`: the point
   // before the call.
   CUresult fetch_after_call(const Point& point);
   // Calls `wait`, so that the host sees the GPU's writes. Does nothing if `point` equals that of

@@ -38,8 +38,8 @@ std::shared_ptr<ReachedPlace> ReachedPlaces::watch(const EventRecord& record) {
   if (!word) return nullptr;
   ++word->sequence;
   auto watched = std::make_shared<ReachedPlace>(record.timeline, record.position, *word);
-  // Before the command: the thread may already sleep for another place, and only the worker's word
-  // wakes it.
+  // Add the place before sending the command. If the thread already sleeps for another place, only
+  // the worker's word wakes it, and the thread must then find this place.
   lock.lock();
   watched_.push_back(watched);
   lock.unlock();

@@ -1,12 +1,12 @@
 // ReachedPlaces: calls functions when a stream of this session has reached an event's record. The
 // functions do work of other sessions.
 //
-// The client uses it for copies from page-locked memory to a device of server B, if an earlier copy
-// from server A writes the memory, and B's stream waits for an event of A after that copy
-// (cudaStreamWaitEvent). When A's stream has reached the event, the client has the bytes and sends
-// them to B at once. (Rejected: B reads the bytes when its stream reaches the copy. B then first
-// waits for A's signal, then for a host function of its driver, then for the client's bytes: 280 us
-// instead of 100 for 128 KB on an H200.)
+// The client uses it for a program that copies from server A to page-locked memory and then records
+// an event. A stream of server B waits for this event (cudaStreamWaitEvent), and a copy of the
+// memory to B follows in this stream. When A's stream has reached the event, the client has the
+// bytes and sends them to B at once. (Rejected: B reads the bytes when its stream reaches the copy.
+// B then first waits for A's signal, then for a host function of its driver, then for the client's
+// bytes: 280 us instead of 100 for 128 KB on an H200.)
 //
 // Threads: any. The functions run on one thread of this object, which starts with the first watch()
 // and sleeps while no place is watched. Blocking: watch(), as Session::post(); the destructor,

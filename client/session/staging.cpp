@@ -245,8 +245,8 @@ struct Landed {
   }
 };
 
-// The destination of a copy to the host, exposed so that the worker writes into it. is_open() is
-// false for copies of several parts and for media that are not goes_unasked(): then the client
+// The destination of a copy to the host, exposed so that the worker writes into it. For copies of
+// several parts, and for media for which goes_unasked() is false, is_open() is false and the client
 // fetches the bytes.
 class Landing {
  public:
@@ -262,7 +262,7 @@ class Landing {
   ~Landing() {
     if (!begin_) return;
     (void)session_.link().unexpose(region_);
-    session_.arrivals().withdraw(region_);  // refused chunks never arrive
+    session_.arrivals().withdraw(region_);  // the bytes of refused commands never arrive
   }
   Landing(const Landing&) = delete;
 
@@ -321,7 +321,7 @@ CUresult Staging::to_device(const Route& route, CUdeviceptr destination, const v
   // copied the bytes that are not lent.
   const size_t lent = fills_after_command(route) ? bytes - std::min(bytes, kNotLent) : 0;
   if (lent != 0) session_.link().lend(source, lent);
-  const bool awaits = awaits_answers();  // of this thread; other threads post chunks, too
+  const bool awaits = awaits_answers();  // asked on this thread; others post chunks, too
   run_parallel(chunks, [&](size_t index) {
     if (first_error.load() != CUDA_SUCCESS) return;
     std::optional<CaptureAnswers> answers;

@@ -62,7 +62,7 @@ class Staging {
   struct Slot {
     uint32_t index = 0;
     uint64_t offset = 0;  // in the staging region
-    Word word;            // with the sequence to send
+    Word word;            // its sequence is the one to send
     const Timeline* user = nullptr;
   };
   // Blocks until the worker no longer uses the slot. `user`: the timeline that the slot's command
@@ -83,8 +83,9 @@ class Staging {
   std::optional<Slot> try_acquire(const Timeline* user);
   bool is_ready(const Slot& slot) const;
   void collect() RCUDA_REQUIRES(mutex_);  // moves unused slots to ready_
-  // Returns the next slot for `user`: a ready slot, or else, unless `only_ready`, the slot that
-  // this user released first, which may not be ready yet.
+  // Returns a ready slot, unless `user` has its full share of the slots. Otherwise returns the slot
+  // that `user` released first, which may not be ready yet. With `only_ready`, returns nullopt
+  // instead of the latter slot. Also returns nullopt if there is none.
   std::optional<Slot> take(const Timeline* user, bool only_ready);
   Slot take_any();  // for a lost session: the worker writes no more words
 

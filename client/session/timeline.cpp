@@ -70,8 +70,7 @@ uint64_t Timeline::count(uint64_t room) {
 
 void Timeline::advance(uint64_t position) {
   if (reached_.load(std::memory_order_acquire) >= position) return;
-  // Before the new position becomes visible: a thread that sees the position must also see the
-  // higher count.
+  // add() must precede raise(): a thread that sees the new position must also see the higher count.
   News::add();
   raise(reached_, position);
   if (writes_host_.load(std::memory_order_acquire)) settle_host_writes();

@@ -46,8 +46,8 @@ class Timelines {
     std::vector<std::pair<std::shared_ptr<Timeline>, uint64_t>> timelines;
   };
   Positions now(Scope scope, wire::ObjectId context);
-  // Call it when the work at these positions is known to be done: when a command that was sent
-  // after now(), and that the worker executes after this work, has succeeded.
+  // Call it when the work at these positions is known to be done. For example, a command has
+  // succeeded that was sent after now(), and the worker executes it after this work.
   void done(const Positions& positions);
   // Call it after a wait that was sent after now() has succeeded. In addition to done(), records
   // that the output of kernels is printed.
@@ -60,8 +60,8 @@ class Timelines {
   // Returns the number of waits that have ended. It grows before any work counts as covered by the
   // wait.
   uint64_t waits() const { return waits_.load(); }
-  // waits() without the calling thread's own consecutive waits in this session. After the thread
-  // has waited in another session, its earlier waits here are counted too.
+  // Returns waits() without the calling thread's latest waits, if these were in this session. Once
+  // the thread waits in another session, its earlier waits here are counted too.
   uint64_t waits_of_others() const {
     return waits_.load() - (own_waits_.of == this ? own_waits_.count : 0);
   }

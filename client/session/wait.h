@@ -33,8 +33,8 @@ class Wait {
   Wait(const Wait&) = delete;
   Wait& operator=(const Wait&) = delete;
 
-  // The wait of run() covers the work of the timeline up to this position: that of an event.
-  // `timeline` may be null.
+  // Makes the wait of run() also cover the work of `timeline` up to `position`, the position of an
+  // event's record. `timeline` may be null.
   void covers(std::shared_ptr<Timeline> timeline, uint64_t position) {
     event_timeline_ = std::move(timeline);
     event_position_ = position;

@@ -204,7 +204,8 @@ void WorkerEvents::run_events() {
                                      Clock::now() + kForever, transport::WokenBy::kNotAnswers);
     if (!status.ok() && status.code() != Code::kTimeout) break;
     while (!stop_.load() && readable) {
-      taking_.store(true, std::memory_order_relaxed);  // before try_next() clears a header
+      // Must precede try_next(), which clears a header.
+      taking_.store(true, std::memory_order_relaxed);
       Result<std::span<const std::byte>> frame = ring_.try_next();
       const bool any = frame && !frame->empty();
       if (any) handle(*frame);

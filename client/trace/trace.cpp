@@ -94,7 +94,7 @@ struct Server {
   uint32_t worker_pid = 0;
   bool same_clock = false;
   ClockOffset clock;
-  double worst_uncertainty_ns = 0;  // the largest of all written events
+  double worst_uncertainty_ns = 0;  // the largest uncertainty of a written event
   Mutex mutex;                      // also held while `reported` changes
   std::vector<wire::TraceEvent> events RCUDA_GUARDED_BY(mutex);
   std::atomic<uint64_t> reported{0};  // the latest command that the worker has reported

@@ -47,10 +47,10 @@ struct GpuReport {
     std::vector<uint64_t> figures;   // by nvml::Figure; empty: the server has no NVML
     std::vector<std::string> texts;  // by nvml::Text; empty: unknown
     std::vector<Process> processes;
-    std::vector<Path> paths;  // to each GPU of the report, itself included; or empty
+    std::vector<Path> paths;  // to each GPU of the report, this one included; empty: unknown
     // The RDMA adapter that is nearest by PCI, as in /sys/class/infiniband; empty: unknown.
     std::string adapter;
-    uint32_t adapter_ancestor = 0;  // with `adapter`: as Path::ancestor
+    uint32_t adapter_ancestor = 0;  // the ancestor of GPU and adapter, as Path::ancestor
   };
   std::string driver_version;  // "580.95.05"; empty: unknown
   uint32_t cuda_version = 0;   // 13000

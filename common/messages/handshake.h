@@ -102,7 +102,7 @@ struct Hello {
 struct Queued {
   static constexpr char kName[] = "Queued";
   uint32_t place = 0;  // from 1, among clients that wait for these devices; 0: waits for a worker
-  std::string reason;  // with a place: the resource that is in use
+  std::string reason;  // if `place` is not 0: the resource that is in use
 };
 
 // Opens a further socket of a session.
@@ -128,8 +128,8 @@ struct PeerHello {
   uint32_t link = 0;         // the client's name for this connection
   uint32_t stream = 0;       // 0: the Link's control socket; from 1: its further sockets
   std::string medium;        // as in Hello
-  uint32_t attempt = 0;      // as in Attach; the answer is Attached too
-  uint8_t token[16] = {};    // with an attempt: peer_attach_token()
+  uint32_t attempt = 0;      // as Attach::attempt; also answered by Attached
+  uint8_t token[16] = {};    // if `attempt` is not 0: peer_attach_token()
 };
 
 // An IP address and port. An IPv4 address is stored as ::ffff:a.b.c.d.

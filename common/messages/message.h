@@ -26,7 +26,8 @@ template <typename Message>
 struct Codec {
   static std::vector<std::byte> encode(const Message& message);
   static Result<Message> decode(const std::vector<std::byte>& body);
-  // Begins like this: "ControlRequest{operation:choice(end,drain,resume,...),worker_pid:u32,"
+  // Returns a text that begins like this:
+  // "ControlRequest{operation:choice(end,drain,resume,...),worker_pid:u32,"
   static const std::string& layout();
 };
 

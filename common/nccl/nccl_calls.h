@@ -131,8 +131,8 @@ struct Answer {
   int32_t rank = 0;   // this worker's rank in it; kPreMulSum: the operation
 };
 
-// The questions of NcclAsk. The executor thread answers those before kFirstOfThreads and
-// kDeviceCommunicator. Threads of NcclCallers answer the others.
+// The questions of NcclAsk. The executor thread answers kDeviceCommunicator and the questions
+// before kFirstOfThreads. Threads of NcclCallers answer the others.
 enum class Question : uint32_t {
   kAsyncError = 1,
   kLastError = 2,  // the text is the error; communicator 0: the library's last error
@@ -144,8 +144,8 @@ enum class Question : uint32_t {
   // bytes, a MadeResource for each resource and a Multimem for each team.
   kDeviceCommunicator = 6,
   kTeam = 7,  // `value`: TeamOf, `other`: its mode; the text is a Team
-  // Of `window` at `offset`: `value` is AddressOf, and the tail is a WindowTail. The answer's
-  // `value` is the address, except for logical endpoints (AddressOf).
+  // The address of `offset` in `window`. The question's `value` is an AddressOf, its tail a
+  // WindowTail. The answer's `value` is the address, except for logical endpoints (AddressOf).
   kWindowAddress = 8,
   kRequirement = 9,  // `value`: RequirementOf; the tail is a RequirementTail; see MadeRequirement
   kSlots = 10,       // ncclLLA2ACalcSlots(value, other); the answer's `error` is its result

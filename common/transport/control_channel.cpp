@@ -38,7 +38,7 @@ Status ControlChannel::prepare() {
 
 void ControlChannel::begin(Socket socket) {
   MutexLock lock(mutex_);
-  if (finished_) return;  // hung up already: drop this socket too
+  if (finished_) return;  // already finished: close this socket, too
   socket_ = std::move(socket);
   last_heard_ = last_sent_ = Clock::now();
   begun_ = true;

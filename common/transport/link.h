@@ -179,9 +179,9 @@ class Link {
   // Lends [base, base+bytes) to a Link with Reconnecting, so that the Link need not copy the
   // sources of writes in this memory. The Link reads such a source until the peer has all of its
   // bytes, which may be after `done`. The source must not change until then, or until take_back().
-  // Other sources, and those of put_region(), belong to the caller as described below. take_back(),
-  // with the same arguments, copies the bytes that the peer lacks; afterwards the Link does not
-  // read the memory. On other Links, both functions do nothing.
+  // For sources in other memory, and for put_region(), the rules of the functions below apply.
+  // take_back(), with the same arguments, copies the bytes that the peer lacks; afterwards the Link
+  // does not read the memory. On other Links, both functions do nothing.
   virtual void lend(const void*, size_t) {}
   virtual void take_back(const void*, size_t) {}
 
@@ -218,8 +218,8 @@ class Link {
   // `done` means that this side has finished, not that the bytes have arrived. Later puts of all
   // threads become visible only after the bytes have arrived, so a write should take some
   // milliseconds at most. Of two writes to the same place, the later write wins. Blocks as put().
-  // The call may run `done`, which must not use the Link, but no other TransferDone. kUnsupported
-  // without orders_writes.
+  // `done` may run inside the call, and must not use the Link. No other TransferDone runs inside
+  // the call. kUnsupported without orders_writes.
   virtual void write_in_order(RegionId, uint64_t, const void*, size_t, TransferDone done) {
     done({Code::kUnsupported, std::string(medium()) + " does not support writes in order"});
   }

@@ -156,8 +156,8 @@ enum CopyFlags : uint32_t {
   // Nothing queued before the copy can change the source: its bytes may be fetched before the
   // stream reaches the copy.
   kSourceReady = 1,
-  // The side is mirrored, and the client has sent its changes. The copy uses the shadow's bytes; no
-  // bytes are moved.
+  // This side of the copy is mirrored, and the client has sent its changes. The copy uses the
+  // shadow's bytes; no bytes are moved.
   kSourceMirrored = 2,
   kDestinationMirrored = 4,
 };
@@ -227,11 +227,12 @@ enum PeerCopyFlags : uint32_t {
   kPeerInStream = 2,     // the copy has a place in `stream` of this worker
   kPeerHolds = 4,        // later work in the stream waits for the copy
   kPeerOtherStream = 8,  // outgoing: the other half has a place in a stream too
-  // An error of the copy (both halves get it) becomes an asynchronous error of this session. A
-  // refusal of the half by the worker is reported at once. Another error is reported when the
-  // half's stream is released (DeviceOps::release), or at the copy's end if the half has no stream.
-  // In an asynchronous copy, the half with the waiting stream reports. Neither half reports if a
-  // caller waits for the completion word, or if the waiting stream belongs to a third worker.
+  // An error of the copy becomes an asynchronous error of this session. Both halves get the error,
+  // so at most one half has this flag: in an asynchronous copy, the half whose stream waits for the
+  // copy. No half has the flag if a caller waits for the completion word, or if the waiting stream
+  // belongs to a third worker. If the worker refuses the half, it reports the error at once. Any
+  // other error is reported when the half's stream is released (DeviceOps::release), or at the
+  // copy's end if the half has no stream.
   kPeerReports = 16,
   // The PeerSignal that names the copy carries its error to another worker. That worker's session
   // reports the error.

@@ -93,7 +93,7 @@ class RingWriter {
   uint64_t number_ = 1;    // of the next frame
   uint64_t position_ = 0;  // of the next frame in the ring
   uint64_t sent_ = 0;      // bytes since the start
-  uint64_t consumed_ = 0;  // last seen
+  uint64_t consumed_ = 0;  // `consumed` as last read
 };
 
 class RingReader {

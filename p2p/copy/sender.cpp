@@ -220,14 +220,14 @@ Status Sender::begin(Outgoing& copy, PeerLink& link, bool& moved) {
     if (fails(copy.state)) return {};
     move(copy, CopyEvent::kPlan);
   }
-  // A staged copy begins before Ready only if it has no stream of the destination to wait for and
-  // is first in line.
+  // A staged copy begins before Ready only if no stream of the destination must reach it first, and
+  // if it is first in line. The reasons:
   //  - Copy-out reads the source, and CUDA allows this only after the destination's stream has
   //    reached the copy.
   //  - The copy's chunks occupy slots in the peer's inbox until the peer's half has come, and that
-  //    half may wait for other copies. So no other copy may need these slots. The first in line may
-  //    begin, because commands before it never wait for a later copy. Copies that have sent
-  //    everything need no slot any more and do not count.
+  //    half may wait for other copies. So these other copies must not need the slots. The first in
+  //    line may begin, because commands before it never wait for a later copy. Copies that have
+  //    sent everything need no slot any more and do not count.
   //
   // Copies without staging begin now. Their receiver waits for its stream before it pulls or offers
   // its memory.

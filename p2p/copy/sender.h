@@ -87,7 +87,7 @@ struct Outgoing {
 class Sender : public Half<Outgoing, CopyEvent> {
  public:
   Sender(Environment& environment, PeerId peer) : Half(environment, peer) {}
-  ~Sender() { copies_.clear(); }  // first: each Outgoing decrements ending_
+  ~Sender() { copies_.clear(); }  // before ending_ ends: each Outgoing decrements it
 
   // `predecessor`: see Peer::add. `failure`: ok, or an error. After an error the copy
   // has no place in the stream, and ends with this error.

@@ -46,8 +46,8 @@ class Core {
   void unmap(MemoryRelease release);
 
   Environment environment_;
-  std::vector<std::unique_ptr<Peer>> peers_;  // few; found by id
-  std::list<MemoryRelease> releases_;         // of memory that copies use
+  std::vector<std::unique_ptr<Peer>> peers_;  // few, so a search by id is fast
+  std::list<MemoryRelease> releases_;         // wait for copies that use the memory
   struct LastHold {
     uint64_t id = 0;
     PeerId peer = 0;

@@ -79,9 +79,9 @@ class Engine {
   // the signal() with the same id. An id is used once. Both return kInvalidArgument if the id is
   // invalid, or the driver's error.
   //
-  // The held stream also gets the driver's error of signal(), or else the error in `outcome`: the
-  // result of a copy before the place of signal(). PeerCopy::done may set `outcome`. The engine
-  // thread reads it when the stream has reached the place.
+  // `outcome` is the result of a copy before the place of signal(); PeerCopy::done may set it. The
+  // engine thread reads it when the stream has reached the place. If signal() has an error of the
+  // driver, the held stream gets that error, otherwise the error in `outcome`.
   Status signal(PeerId peer, uint64_t id, StreamRef stream,
                 std::shared_ptr<const Status> outcome = nullptr);
   Status await(PeerId peer, uint64_t id, StreamRef stream);

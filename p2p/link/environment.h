@@ -110,7 +110,7 @@ struct Environment {
   // they can map this worker's memory. The first call allocates it, in a pause. nullopt if it
   // cannot be exported, or if no plan may map memory.
   const std::optional<ExportedMemory>& probe_memory(int device);
-  void drop_device_memory() { scratch_.clear(); }  // in a pause
+  void drop_device_memory() { scratch_.clear(); }  // call it in a pause
   double now_us() const { return static_cast<double>(now_ns()) * 1e-3; }
 
   DeviceOps& ops;
@@ -131,7 +131,7 @@ struct Environment {
   std::function<void(const transport::Link*)> before_drop;
   // The prober that is taking a sample. There is at most one, because probers use the same legs.
   const Prober* measuring = nullptr;
-  bool measures = false;  // a peer has been open; the first measures its legs at once
+  bool measures = false;  // set by the first open peer, which measures its legs at once
   std::vector<Exported> exported;
 
   // The number of running copies, and of copies that have sent everything and wait only for Done.

@@ -200,8 +200,8 @@ Result<LegModel> LegModel::fit(std::span<const LegSample> given, Sharing sharing
     knots.push_back(
         {bytes, by_train ? shared->second : std::max(median(times) - trains.delay_us, 0.0)});
     if (!by_train || knots.size() < 2) continue;
-    // Bandwidth does not fall as transfers grow, so limit the time to the bandwidth of the knot
-    // before.
+    // Bandwidth does not fall as transfers grow. So the transfer takes no longer than at the
+    // bandwidth of the previous knot.
     const Knot& before = knots[knots.size() - 2];
     const double growth = static_cast<double>(bytes) / static_cast<double>(before.bytes);
     knots.back().us = std::min(knots.back().us, before.us * growth);

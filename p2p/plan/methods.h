@@ -53,7 +53,7 @@ struct Method {
   Route route;
   bool Capabilities::*needs;
   const char* need;                          // the name of `needs` in messages
-  std::array<Leg, Pipeline::kMaxLegs> legs;  // in the order in which a chunk passes them; then null
+  std::array<Leg, Pipeline::kMaxLegs> legs;  // in the order of a chunk's path; the rest is null
   uint32_t setup_messages = 0;               // before the first chunk
 };
 

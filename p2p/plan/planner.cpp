@@ -14,10 +14,10 @@ constexpr uint64_t kLargestChunk = uint64_t{16} << 20;
 constexpr uint32_t kDepths[] = {2, 3, 4, 8, 16};
 constexpr uint32_t kEqualParts[] = {2, 3, 4, 6, 8};
 constexpr uint64_t kChunkAlignment = 4096;
-// The cost over sockets of each turn of the chunks in flight (`depth` chunks), in addition to the
-// legs. Threads of both hosts wake one another, and the time for that varies. Measured with
-// fourteen chunkings of 1 to 64 MB over the loopback of a host with two H200
-// (docs/p2p_measurements.md): 125 to 260 us.
+// The cost of a turn over sockets, in addition to the legs. A turn is the transfer of `depth`
+// chunks, that is, of all that may be in flight at the same time. Threads of both hosts wake one
+// another, and the time for that varies. Measured with fourteen chunkings of 1 to 64 MB over the
+// loopback of a host with two H200 (docs/p2p_measurements.md): 125 to 260 us.
 constexpr double kTcpTurnUs = 150;
 // Chunks of copies in a train. On an H200 a chunk costs 3 us in addition to the time of its bytes,
 // which is 4 % of the time of 2 MB. The last chunk of the last copy overlaps with nothing, so a
@@ -25,7 +25,7 @@ constexpr double kTcpTurnUs = 150;
 // more, and the Link cuts it into pieces for its sockets.
 constexpr uint64_t kTrainChunk = uint64_t{2} << 20;
 constexpr uint64_t kLargestTrainChunk = uint64_t{4} << 20;
-constexpr uint64_t kTrainBytes = uint64_t{16} << 20;  // of one copy, in flight
+constexpr uint64_t kTrainBytes = uint64_t{16} << 20;  // bytes of one copy in flight
 
 // floor(log2) of a size that is not 0.
 unsigned octave_of(uint64_t bytes) { return static_cast<unsigned>(std::bit_width(bytes) - 1); }
@@ -48,13 +48,13 @@ std::vector<Chunking> chunkings_of(uint64_t bytes, uint64_t staging_bytes) {
     for (uint32_t depth : kDepths) {
       if (chunk * depth > staging_bytes) continue;
       chunkings.push_back({chunk, depth});
-      if (depth >= chunks) break;  // more depth than chunks
+      if (depth >= chunks) break;  // a larger depth changes nothing
     }
   }
   for (uint32_t parts : kEqualParts) {
     const uint64_t chunk = round_up(bytes / parts, kChunkAlignment);
     if (chunk < kSmallestChunk || chunk >= bytes || chunk * parts > staging_bytes) continue;
-    if (std::has_single_bit(chunk)) continue;  // already in the list
+    if (std::has_single_bit(chunk)) continue;  // the first loop has added it
     chunkings.push_back({chunk, parts});
   }
   return chunkings;

@@ -49,7 +49,7 @@ class Recurrence {
 
  private:
   const Pipeline& pipeline_;
-  std::vector<double> ends_;  // of the last depth_ chunks, by place
+  std::vector<double> ends_;  // of the last depth_ chunks: chunk i at i % depth_
   std::array<double, Pipeline::kMaxLegs> free_{};
   uint64_t depth_;
   uint64_t count_ = 0;

@@ -71,7 +71,7 @@ bool parse_strategy(std::string_view text, PlannerOptions* options) {
 
 bool parse_path(std::string_view text, PlannerOptions* options) {
   if (text.empty() || text == "auto") return true;
-  if (text == to_string(Route::kIpc)) {  // only within a machine
+  if (text == to_string(Route::kIpc)) {  // works only within one machine
     options->medium = &transport::plain_medium(transport::Reach::kThisMachine);
     options->route = Route::kIpc;
     return true;

@@ -26,7 +26,7 @@ class Families {
   void add_gpus(const std::string& server, const wire::ServerStatus& status,
                 const wire::GpuReport& report);
   void add_missing(const std::string& server);
-  void add_exporter();  // this program's version
+  void add_exporter();  // adds this program's version
 
   std::vector<prometheus::MetricFamily> take();
 

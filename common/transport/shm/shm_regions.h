@@ -56,7 +56,7 @@ class ShmRegions {
     std::shared_ptr<UniqueFd> file;      // the backing, until it is mapped
     std::shared_ptr<Mapping> transfers;  // made by the first map() or piece()
     Mapping user;                        // made by map()
-    bool retired = false;                // kept only for `user`
+    bool retired = false;                // withdrawn; the entry remains for `user` only
   };
 
   Result<Entry*> find(MutexLock& lock, uint64_t id, std::chrono::milliseconds patience)

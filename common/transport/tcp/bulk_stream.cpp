@@ -299,9 +299,9 @@ bool BulkStream::next_is(Meanwhile meanwhile) const {
   return bytes > kDirectBytes && bytes <= kMeanwhileBytes;
 }
 
-// Calls drive() on a thread other than the sending thread; the sending thread sends the rest.
-// `meanwhile`: the kind of large message that the calling thread may send while the sending thread
-// wakes up.
+// Lets a thread other than the sending thread send for a short time (drive()). The sending thread
+// sends the remaining messages. `meanwhile`: the kind of large message that the calling thread may
+// send while the sending thread wakes up.
 void BulkStream::drive_briefly(MutexLock& lock, Meanwhile meanwhile) {
   if (!sending_ && !message_ && runs()) {
     const bool large = next_is(meanwhile);

@@ -83,7 +83,7 @@ class BulkStream {
     SocketOrder& order;
     std::chrono::nanoseconds receive_spin;  // LinkOptions::receive_spin
   };
-  // `index`: of the socket in its session, for Reconnects.
+  // `index`: the number of the socket in its session, which Reconnects uses.
   BulkStream(Socket socket, uint32_t index, const Shared& shared, ImmediateArrived on_immediate,
              OnError on_error);
 
@@ -198,7 +198,7 @@ class BulkStream {
   std::thread sender_;
   bool sending_ RCUDA_GUARDED_BY(mutex_) = false;  // a thread is in drive()
   std::optional<Message> message_;  // being sent; used only by the thread that set sending_
-  uint64_t sent_ = 0;               // bytes of the stream; used only by that thread
+  uint64_t sent_ = 0;               // bytes of the stream so far; used like message_
   bool answer_next_ RCUDA_GUARDED_BY(mutex_) = true;  // answers and requests take turns
   std::deque<Piece> requests_ RCUDA_GUARDED_BY(mutex_);
   // Writes in order. They are sent first, because the peer's answers may wait for their bytes.

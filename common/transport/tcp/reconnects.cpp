@@ -27,8 +27,8 @@ constexpr int kRefusals = 3;
 // The pause between two attempts doubles from the first value to the second.
 constexpr auto kFirstPause = std::chrono::milliseconds(20);
 constexpr auto kLongestPause = std::chrono::seconds(1);
-// If the peer replaces a socket within this time after the others came back, the socket counts as
-// lost together with them.
+// If the peer replaces a socket within this time after its other sockets came back, the socket
+// counts as lost together with them.
 constexpr auto kSameLoss = std::chrono::seconds(10);
 
 }  // namespace

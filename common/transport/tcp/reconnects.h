@@ -83,7 +83,7 @@ class Reconnects {
   // the limit has passed; kUnavailable: `is_over` has returned true, or end() was called.
   Result<Socket> connect(uint32_t index, Clock::time_point limit,
                          const std::function<bool()>& is_over);
-  ResumableSocket* find(uint32_t index) const;  // null: not protected
+  ResumableSocket* find(uint32_t index) const;  // null: no stream has this index
   std::chrono::milliseconds limit() const { return how_.limit; }
   // Sends the peer how many bytes the stream `index` has received.
   void acknowledge(uint32_t index, uint64_t received);

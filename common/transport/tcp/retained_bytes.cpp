@@ -92,7 +92,7 @@ void RetainedBytes::copy(uint64_t place, const std::byte* data, size_t bytes) {
       const int full = std::exchange(state.current, state.free.back());
       state.free.pop_back();
       state.filled = 0;
-      ++state.uses[static_cast<size_t>(state.current)];  // by append(), while it is current
+      ++state.uses[static_cast<size_t>(state.current)];  // append() uses the current block
       if (full != kNoBlock) drop_use_locked(state, full);
     }
     const int index = state.current;

@@ -26,8 +26,8 @@ class SentOrder {
   uint32_t add_put();
   struct Write {
     uint32_t number;      // not 0
-    uint32_t after_puts;  // its bytes wait for this count
-    uint32_t sent;        // the count after its end
+    uint32_t after_puts;  // the bytes of the write wait for this count
+    uint32_t sent;        // the count that includes the end of the write
   };
   // Counts another write in order, into [begin, end) of the region.
   Write add_write(RegionId region, uint64_t begin, uint64_t end);

@@ -44,7 +44,7 @@ class TcpBulk {
   const bool has_few_processors_;
   std::vector<std::unique_ptr<BulkStream>> streams_;
   std::atomic<std::chrono::steady_clock::time_point> last_{};  // time of the last transfer
-  std::atomic<uint32_t> burst_{0};  // transfers that followed each other closely
+  std::atomic<uint32_t> burst_{0};  // transfers of the current burst so far
 };
 
 }  // namespace rcuda::transport

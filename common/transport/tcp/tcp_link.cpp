@@ -233,7 +233,7 @@ void TcpLink::read(RegionId region, uint64_t offset, void* local, size_t bytes, 
 TransferDone TcpLink::counting(size_t bytes, TransferDone done) {
   return [this, bytes, done = std::move(done)](const Status& status) {
     if (status.ok()) {
-      // The kernel's copy between socket and memory also runs on this CPU.
+      // This side's CPU has copied these bytes: the kernel copies between socket and memory.
       count_copied(bytes);
     }
     done(status);
@@ -248,7 +248,7 @@ void TcpLink::transfer(const TransferRequest& what, TransferDone done) {
   }
   run_before_put();
   const uint32_t before = sent_in_order_.load(std::memory_order_acquire);
-  if (before != 0) sender_.flush();  // the transfer waits for these puts
+  if (before != 0) sender_.flush();  // sends the puts for which the transfer waits
   bulk_.transfer(what, before, counting(what.bytes, std::move(done)));
 }
 
@@ -280,7 +280,7 @@ void TcpLink::write_in_order(RegionId region, uint64_t offset, const void* local
     writes_sent_.notify_all();
   };
   MutexLock lock(sent_mutex_);
-  sender_.flush();  // the write waits for earlier puts into regions
+  sender_.flush();  // sends the puts into regions for which the write waits
   const SentOrder::Write write = sent_order_.add_write(region, offset, offset + bytes);
   what.immediate = write.number;
   bulk_.transfer(what, write.after_puts, counting(bytes, sent));
@@ -543,7 +543,8 @@ std::string TcpLink::take_end_of_write(const PutHeader& header, bool* whole) {
     if (closing_) return discard();
     if (broken()) return kClosed;
     if (order_.stopped()) return discard();
-    const bool was_stopped = Clock::now() > until + patience;  // as after EINTR in receive_some()
+    // If this process was stopped, the peer's silence proves nothing, as in receive_some().
+    const bool was_stopped = Clock::now() > until + patience;
     const uint64_t now = order_.bytes();
     if (std::exchange(seen, now) != now || was_stopped) last_heard_ = Clock::now();
     if (std::string why = check_peer(Clock::now()); !why.empty()) return why;

@@ -95,7 +95,7 @@ bool TcpSender::send(std::span<const Bytes> pieces, size_t total, Wake wake) {
   } else if ((urgent || gap >= kBurstGap) && idle()) {
     if (close) flusher_asleep_ = false;
     const bool sent = send_now(lock, pieces, total);
-    if (close) flusher_wanted_.notify_one();  // it sends the next puts
+    if (close) flusher_wanted_.notify_one();  // the flusher sends the next puts
     return sent;
   }
 

@@ -7,10 +7,10 @@
 // a put, the calling thread sends it with all earlier puts, because waking the flusher takes longer
 // than sending. A thread that is about to sleep in Link::wait flushes too.
 //
-// kRun puts without Wake::kNow, each within `hand_over` of the previous put, wake the flusher; with
-// Wake::kHandOver, one such put does. After each send, the flusher stays awake for `hand_over`, and
-// sends the puts of that time. A send takes 3 to 10 us, a large part of the 10 to 30 us between
-// launches of PyTorch.
+// A run is a series of puts without Wake::kNow, each within `hand_over` of the previous put. Each
+// put of a run from the kRun-th on wakes the flusher, and so does each put of a run with
+// Wake::kHandOver. After each send, the flusher stays awake for `hand_over`, and sends the puts of
+// that time. A send takes 3 to 10 us, a large part of the 10 to 30 us between launches of PyTorch.
 //
 // Any thread may call send(), which blocks while kMaxPending bytes wait for the peer. The flusher
 // also sends the heartbeats. Errors go to the callback, on the thread that detected them.
@@ -90,7 +90,7 @@ class TcpSender {
   std::vector<std::byte> outgoing_;
   size_t sent_ = 0;  // bytes of outgoing_ that are sent
   bool sending_ RCUDA_GUARDED_BY(mutex_) = false;
-  bool flusher_asleep_ RCUDA_GUARDED_BY(mutex_) = false;  // and no thread has called it since
+  bool flusher_asleep_ RCUDA_GUARDED_BY(mutex_) = false;  // until a thread calls it
   // False while the flusher wakes up after a call.
   bool flusher_awake_ RCUDA_GUARDED_BY(mutex_) = false;
   bool stopped_ RCUDA_GUARDED_BY(mutex_) = false;

@@ -245,8 +245,9 @@ bool BulkEngine::take_batch_locked(Outcomes& outcomes, std::vector<Operation*>& 
   return !batch.empty();
 }
 
-// Posts operations until no further operation can be posted. Copies and posts without the lock: the
-// control thread takes the lock, and must not wait, because it also sends the heartbeats.
+// Posts operations until no further operation can be posted. Releases the lock while it copies and
+// posts. The control thread also takes the lock, and must not wait for it long, because it sends
+// the heartbeats.
 void BulkEngine::pump() {
   Outcomes outcomes;
   std::vector<uint64_t> retired;

@@ -242,7 +242,7 @@ Status Connection::accept(rdma_cm_event* event, const Token& token,
   rdma_ack_cm_event(event);  // frees the event
   if (data.token != token || data.index >= plans.size() || ids_[data.index]) {
     rdma_reject(id.get(), nullptr, 0);
-    return {};  // a foreign request does not end this function
+    return {};  // not an error: the caller waits for the next request
   }
   RCUDA_RETURN_IF_ERROR(keep_context(id->verbs));
   RCUDA_RETURN_IF_ERROR(create_qp(id.get(), plans[data.index], data.index));

@@ -1,7 +1,7 @@
 // The messages that make a verbs Link, over the control socket. Each side sends a Hello (window,
-// timeout, the server's address, the token for its queue pairs) and then a ready message, or in
-// place of either a refusal that says why making the Link failed. The receiving functions check the
-// messages. All functions block until their deadline at most.
+// timeout, the server's address, the token for its queue pairs) and then a ready message. In place
+// of either it may send a refusal, which says why making the Link failed. The receiving functions
+// check the messages. All functions block until their deadline at most.
 #pragma once
 
 #include <cstdint>

@@ -106,7 +106,8 @@ class PutQueue {
   // A put of several requests is being added; other puts wait.
   bool splitting_ RCUDA_GUARDED_BY(mutex_) = false;
   bool stopped_ RCUDA_GUARDED_BY(mutex_) = false;
-  Loss::Sign sign_ RCUDA_GUARDED_BY(mutex_) = Loss::Sign::kNone;  // the sign described by error_
+  // The strongest sign of a failure so far, which error_ describes.
+  Loss::Sign sign_ RCUDA_GUARDED_BY(mutex_) = Loss::Sign::kNone;
   std::string error_ RCUDA_GUARDED_BY(mutex_);
   uint64_t added_ RCUDA_GUARDED_BY(mutex_) = 0;      // work requests so far
   uint64_t confirmed_ RCUDA_GUARDED_BY(mutex_) = 0;  // of these, confirmed by a completion
@@ -115,8 +116,8 @@ class PutQueue {
   uint64_t staged_ RCUDA_GUARDED_BY(mutex_) = 0;
   uint64_t freed_ RCUDA_GUARDED_BY(mutex_) = 0;
   uint64_t staged_at_signal_ RCUDA_GUARDED_BY(mutex_) = 0;
-  uint64_t last_signal_ RCUDA_GUARDED_BY(mutex_) = 0;  // `added_` of the last signal()
-  // `staged_` as of work request n, at n % kDepth.
+  uint64_t last_signal_ RCUDA_GUARDED_BY(mutex_) = 0;  // `added_` after the last signal()
+  // Element n % kDepth is the value of `staged_` when work request n was added.
   uint64_t staged_by_[kDepth] RCUDA_GUARDED_BY(mutex_) = {};
 };
 

@@ -18,10 +18,9 @@
 //   kWake: check again  <--------------------
 //
 // No wake-up is lost: the queue pair is ordered, so everything put before `armed` was set has
-// arrived when kAck does, and every later put with wake sees `armed`. At most one kArm, one kAck
-// and one kWake of a side are in flight before the peer has taken them (the next kArm follows the
-// kWake, which follows the kAck), plus one kFlush at the end. So the sixteen posted receives are
-// sufficient.
+// arrived when kAck does, and every later put with wake sees `armed`. The next kArm follows the
+// kWake, which follows the kAck. So each side has at most one of each in flight before the peer has
+// taken them, and one kFlush at the end. The sixteen posted receives are sufficient.
 //
 // Completions. One put per quarter of the queue, or of the staging ring, is signalled; later puts
 // poll for its completion. A thread that goes to sleep sends a signalled kArm and requests
