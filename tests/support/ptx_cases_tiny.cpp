@@ -81,7 +81,7 @@ void choose(const Format& format, Operation operation, Random& random, uint64_t 
     case 0:
       operand[2] = random.below(2) * sign_of(format);
       break;
-    case 1:  // subnormal
+    case 1:  // adds a subnormal number
       operand[2] = 1 + random.below(3);
       break;
     default: {  // one of the two smallest normal numbers, minus a small product

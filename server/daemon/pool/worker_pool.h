@@ -248,7 +248,7 @@ class WorkerPool {
     bool owes_answer = false;   // the worker has yet to answer a step that no longer matters
     bool is_measured = false;
     Clock::time_point since, parked_at;  // `since`: when it entered this state
-    Clock::time_point waits_since;       // `since` of the state Waiting before this wake
+    Clock::time_point waits_since;       // when it entered kWaiting before this wake
     ParkWay way = ParkWay::kDriver;
     std::map<uint32_t, uint64_t> bytes;  // that the park moves, by device
     uint64_t kept = 0;   // bytes of the host that the worker keeps for its next park

@@ -265,8 +265,8 @@ CUresult Transfers::copy_by_shadow(const SessionStream& stream, const wire::Copy
     in = prepare(false, chunks_of(body.source, body.bytes));
     if (!in) return CUDA_ERROR_INVALID_VALUE;
   }
-  // With kSourceReady all reads start now, otherwise when the stream reaches the first chunk. The
-  // reads run ahead of the copies.
+  // With kSourceReady all reads start now, otherwise when the stream reaches the first chunk. In
+  // both cases later chunks are read while the stream copies earlier chunks.
   const bool is_reading = in && (body.flags & wire::kSourceReady);
   if (is_reading) start_all(stream, *in, body.immediate);
   CUresult result = CUDA_SUCCESS;
