@@ -28,7 +28,8 @@ constexpr std::chrono::nanoseconds kStayPatience = 10s;
 constexpr auto kReportTime = 100ms;
 // The least time between two messages of a worker about room.
 constexpr auto kAskPause = 1ms;
-// The pause before a session is tried again, if it was being parked or could not be parked.
+// If a session could not make room, because it was being parked or could not be parked, it is tried
+// again after this pause.
 constexpr auto kBusyPause = 100ms;
 // How long a worker may take to use the room that was made for it. Other sessions wait meanwhile.
 constexpr auto kUsePatience = 1s;

@@ -118,7 +118,7 @@ class Completions {
     wire::ObjectId id = 0;  // 0: moved to a private event
     bool waits = false;
     CUevent event = nullptr;
-    CUstream stream = nullptr;  // of the private event; returns to the pool afterwards
+    CUstream stream = nullptr;  // the private event's stream; returns to the pool afterwards
     ContextState* context = nullptr;
     WordSignal signal;
   };
