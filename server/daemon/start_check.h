@@ -4,8 +4,8 @@
 // The check serves no clients and leaves no files, so another server may run with the same settings
 // meanwhile. If that server has the port, the check tries another port of the same address. Instead
 // of making the files of a start, the check finds out whether it could make them. Two exceptions:
-// as root, the check makes the folder /run/rcuda, and until its end the local sockets in that
-// folder.
+// as root, the check makes the folder /run/rcuda, and local sockets in that folder, which the check
+// removes at its end.
 #pragma once
 
 #include "common/base/status.h"

@@ -175,8 +175,8 @@ using ToDaemon = std::variant<WorkerReady, StartFailure, ParkAnswer, SessionTota
 
 // If this environment variable is set, the worker reports the NCCL library of sessions.
 inline constexpr char kAskNcclVariable[] = "RCUDA_WORKER_ASK_NCCL";
-// The variable's value for workers that the daemon starts during its own start. These workers fail
-// if the setting names a library that they cannot use.
+// With this value of the variable, a worker fails if the setting names a library that the worker
+// cannot use. The daemon sets this value for workers that it starts during its own start.
 inline constexpr char kCheckNccl[] = "check";
 
 inline constexpr size_t kMostWorkerMessageBytes = 96u << 10;

@@ -87,7 +87,8 @@ bool Ledger::take(uint32_t row, uint32_t slot, uint64_t bytes, uint64_t limit) {
     if (total > limit || bytes > limit - total) return false;
     higher = sum(row, slot + 1, kSlots);
   } while (!own_bytes.compare_exchange_weak(booked, booked + bytes));
-  // Another session may have booked since. Of two, the session with the higher slot withdraws.
+  // Another session may have booked meanwhile. If both bookings do not fit together, the session
+  // with the higher slot withdraws.
   for (int look = 0; look < kLooks; ++look) {
     if (sum(row) <= limit) return true;
     uint64_t least = 0;

@@ -183,7 +183,7 @@ Status SessionLoop::serve() {
       RCUDA_RETURN_IF_ERROR(check_limits());
     if (options_.parker && (options_.parker->any() || rest_until_)) [[unlikely]] {
       RCUDA_RETURN_IF_ERROR(take_step());
-      worked |= !rest_until_ && !held_back_.empty();  // the command that has woken the session
+      worked |= !rest_until_ && !held_back_.empty();  // a held-back command has woken the session
     }
     if (ended_) return {};
     if (worked) {

@@ -52,7 +52,7 @@ struct SessionLoopOptions {
   // With very few processors: the thread sleeps while bytes of the client are expected.
   bool sleeps_for_arrivals = false;
   Parker* parker = nullptr;     // null: the session is never parked
-  bool oversubscribes = false;  // the daemon parks other sessions for this one; with a parker
+  bool oversubscribes = false;  // the daemon parks other sessions for this one; needs a parker
 };
 
 class SessionLoop {

@@ -72,8 +72,8 @@ uint64_t SessionLoop::ask_for_room(What what, std::vector<uint64_t> about) {
   if (what == What::kRoomAsked) publish_work();
   const MemoryMeter& memory = services_.meters.memory;
   for (const uint32_t ordinal : memory.ordinals()) {
-    // The meter already has the bytes of the allocation that waits, but the session does not hold
-    // them.
+    // The meter already counts the allocation that waits for room, but the session does not hold
+    // its bytes yet.
     const bool waits = what == What::kRoomWanted && ordinal == about.at(0);
     const uint64_t held = memory.held(ordinal);
     if (options_.work)

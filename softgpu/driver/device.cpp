@@ -185,8 +185,8 @@ CUresult initialize() {
   for (const size_t number : visible) {
     shared.devices.push_back(std::make_unique<Device>(static_cast<int>(shared.devices.size()),
                                                       static_cast<int>(number)));
-    // Made now: a pool that is made later may get the address of a destroyed pool, and then the
-    // stale handle of the destroyed pool would name it.
+    // The default pool is made now. If it were made later, it could get the address of a destroyed
+    // pool, and then the stale handle of that pool would name the default pool.
     default_pool(*shared.devices.back());
   }
   // A child of fork() has none of the driver's threads. Every call fails there, as with NVIDIA's

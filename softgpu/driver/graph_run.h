@@ -82,9 +82,9 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   // Gives each event node its recording, or the point that it waits for.
   GraphRun(std::shared_ptr<const GraphPlan> plan, Context& context);
 
-  // From now on the events of `plan`, which is the run's plan, refer to this launch. Called when
-  // the launch is already in its stream's queue, so that later waits for the events are queued
-  // after the launch.
+  // From now on the graph's events refer to this launch. `plan`: the run's plan. Called when the
+  // launch is already in its stream's queue, so that later waits for the events are queued after
+  // the launch.
   void publish_events(const GraphPlan& plan);
   // Begins a launch.
   void launch();

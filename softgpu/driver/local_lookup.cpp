@@ -143,8 +143,8 @@ void LookupServer::serve() {
       if (is_served) answer(caller.get());
       continue;
     }
-    // After other errors the caller stays in the backlog, and poll() would return at once. So this
-    // thread pauses below.
+    // These errors need no pause. After other errors the caller stays in the backlog, and poll()
+    // would return at once, so this thread pauses below.
     if (errno == EINTR || errno == EAGAIN || errno == ECONNABORTED) continue;
     if (!std::exchange(warned, true)) {
       RCUDA_WARN(

@@ -59,7 +59,7 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
   void recycle(Allocation& allocation);
   void trim(size_t keep_bytes);
   // Called after the wait of a synchronising call. From now on, memory whose free has executed may
-  // return to the device. Returns the part of it that exceeds the release threshold.
+  // return to the device. Releases the part of this memory that exceeds the release threshold.
   void observe_frees();
   // The pool is destroyed: its free blocks are released now, the others when they are freed.
   void retire();
@@ -90,7 +90,7 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
     Arena::Block block;
     bool observed = false;  // may return to the device
   };
-  std::multimap<size_t, Kept> kept_;  // free, by size
+  std::multimap<size_t, Kept> kept_;  // free blocks, by size
   bool retired_ = false;
   struct QueuedFree {
     std::shared_ptr<Allocation> allocation;

@@ -116,8 +116,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::vector<std::pair<std::shared_ptr<Stream>, uint64_t>> pending();
   CUresult enqueue_ordered(Operation operation, std::vector<Point> waits, Point* end,
                            uint64_t* runner);
-  // With `runner`, borrows no thread for an idle stream: sets `*runner` to a new runner number, as
-  // which the caller must call run().
+  // With `runner`, borrows no thread for an idle stream. Instead, sets `*runner` to a new runner
+  // number, with which the caller must call run().
   CUresult push(Operation operation, std::vector<Point> waits, Point* end, uint64_t* runner);
   void post_runner(uint64_t runner);
   // Executes tasks as runner number `runner`. Returns when the stream has another runner, when the

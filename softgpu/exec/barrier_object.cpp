@@ -121,8 +121,9 @@ void pending_count(Lanes& x, const Instr& i) {
     d[l] = BarrierObject::unpack(state[l]).pending;
   }
 }
-// The thread's copies are already done, so they arrive now. Without noinc (i.count is 0) the
-// arrival is also added to the pending count, which therefore does not change.
+// The thread's copies are already done, so the arrival happens now. Without noinc (i.count is 0),
+// the instruction also raises the pending count by 1 before the arrival lowers it by 1, so nothing
+// changes.
 void cp_async_arrive(Lanes& x, const Instr& i) {
   update_each(x, i, [&](uint32_t, BarrierObject& object, uint64_t) {
     if (i.count == 0) return;

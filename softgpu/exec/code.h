@@ -54,7 +54,7 @@ inline constexpr uint32_t kBucketBytes = 512;           // Slot{}: takes writes 
 inline constexpr uint32_t kCarryOffset = kBucketBytes;  // carry of add.cc, a bit per lane
 inline constexpr uint32_t kFirstPredicate = kCarryOffset + 64;
 
-// How the warp's loop handles an instruction. For plain ones it only runs the handler.
+// How the warp's loop handles an instruction. For kPlain, the loop only runs the handler.
 enum class Flow : uint8_t {
   kPlain,
   kFaulting,  // the handler may record a fault
@@ -78,7 +78,7 @@ enum InstrFlag : uint8_t {
   kAddress32 = 16,     // the address register has 32 bits
   kHasCount = 32,      // bar: a thread count is given
   kTransposed = 32,    // ldmatrix, stmatrix: with .trans
-  kActiveLanes = 64,   // a collective of the lanes that are present (before sm_70): no waiting
+  kActiveLanes = 64,   // a collective of the active lanes, without waiting (before sm_70)
   kReference = 128,    // tex, suld, ...: the object's handle is in the variable at the address a
 };
 
@@ -135,9 +135,9 @@ struct Function {
   uint32_t register_bytes = 0;
   uint32_t register_count = 0;  // as declared in the PTX; for CU_FUNC_ATTRIBUTE_NUM_REGS
   AlignedBytes constants;
-  uint32_t local_bytes = 0;         // the frame's local area
+  uint32_t local_bytes = 0;         // size of the frame's local area
   uint32_t local_align_bytes = 16;  // of the local area; at least the ABI's alignment of frames
-  uint32_t stack_bytes = 0;         // stack used by a call of it
+  uint32_t stack_bytes = 0;         // stack that a call of the function uses
   uint32_t shared_bytes = 0;        // static shared variables of the function itself
   uint32_t parameter_bytes = 0;     // entry: size of the launch's parameter buffer
   std::vector<Area> parameters;
@@ -147,15 +147,15 @@ struct Function {
   std::vector<std::vector<uint32_t>> branch_tables;
   std::vector<const Function*> callees;
   bool calls_indirectly = false;
-  std::vector<uint32_t> takes_address_of;  // functions, by index in the program
-  std::vector<uint32_t> shared_symbols;    // Linker::shared_variables() used by it
+  std::vector<uint32_t> takes_address_of;  // indices of functions in the program
+  std::vector<uint32_t> shared_symbols;    // indices into Linker::shared_variables()
   bool names_dynamic_shared = false;
   std::string unsupported;                     // its first unsupported form, with the line
-  std::vector<std::string> unsupported_names;  // all of them, each once
+  std::vector<std::string> unsupported_names;  // all unsupported forms, each once
 };
 
-// Generic addresses. Global addresses are host addresses; the windows are where no host mapping can
-// be.
+// Generic addresses. Global addresses are host addresses. The windows are at addresses that no host
+// mapping can have.
 inline constexpr uint64_t kSharedWindow = 0x0001'0000'0000'0000;
 inline constexpr uint64_t kLocalWindow = 0x0001'0001'0000'0000;
 inline constexpr uint64_t kParamWindow = 0x0001'0002'0000'0000;
@@ -205,7 +205,7 @@ enum SpecialRegister : uint32_t {
   kTotalSharedSize,
   kEnvReg1,
   kEnvReg2,
-  kZero,  // registers with one fixed value here
+  kZero,  // for all registers that are always 0 in softgpu; kOne: always 1
   kOne,
   kSpecial32Count,
   kGridId = kSpecial32Count,  // the 64-bit ones start here

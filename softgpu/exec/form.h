@@ -184,12 +184,12 @@ struct Form {
   bool clamp = false;         // shf.clamp, bmsk.clamp, szext.clamp
   bool left = false;          // shf.l
   bool shift_amount = false;  // bfind.shiftamt
-  bool accumulate = false;    // vabsdiff4.add: a sum instead of bytes
+  bool accumulate = false;    // vabsdiff4.add: one sum instead of four bytes
   bool carry_in = false;
   bool carry_out = false;
   bool approximate = false;
   bool full_range = false;  // div.full
-  bool coarse = false;      // rcp.approx.ftz.f64: result has only its upper word
+  bool coarse = false;      // rcp.approx.ftz.f64: the result's low word is 0
   Compare compare = Compare::kEq;
   Combine combine = Combine::kNone;
   AtomicOp atomic = AtomicOp::kAdd;

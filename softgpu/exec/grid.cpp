@@ -160,13 +160,15 @@ void WorkerPool::finish(Grid& grid, std::unique_ptr<Block> block, Block::Outcome
       grid.spare_.push_back(std::move(block));
       break;
     case Block::Outcome::kYielded:
-      // The block more likely waits for a block that has not started than for another spinning one.
+      // A spinning block waits for another block, more likely for a block that has not started than
+      // for another spinning block.
       if (block->spinning()) grid.new_one_next_ = true;
       grid.parked_.push_back(std::move(block));
       work_available_.notify_one();
       break;
     case Block::Outcome::kStuck:
-      // Hardware hangs too. The worker becomes free for other grids, and the log gets a hint.
+      // The grid never ends, as on hardware. The worker executes other grids, and the log gets a
+      // hint.
       if (!std::exchange(grid.warned_, true)) {
         RCUDA_ERROR(
             "kernel '%s' hangs: every thread of block %llu waits at a barrier or for other threads "
@@ -209,8 +211,8 @@ void WorkerPool::work() {
     size_t waiting = 0;
     for (const Grid* g : grids_) waiting += g->parked_.size();
     if (fruitless_turns_ <= waiting) continue;
-    // All started blocks have spun for a whole round, perhaps waiting for another thread or
-    // process.
+    // All started blocks have spun for a whole round. They may wait for another thread or process,
+    // which may need this processor.
     fruitless_turns_ = 0;
     lock.unlock();
     std::this_thread::yield();

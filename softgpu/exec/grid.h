@@ -61,7 +61,7 @@ class WorkerPool {
   void work();
   struct Claim {
     Grid* grid = nullptr;
-    std::unique_ptr<Block> block;  // parked or to be reused; nullptr: must be made
+    std::unique_ptr<Block> block;  // a parked or spare block; nullptr: a new block must be made
     bool starts = false;
     uint64_t index = 0;  // index of the block to start
   };

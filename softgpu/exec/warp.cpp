@@ -172,8 +172,8 @@ void Warp::enter(Frame* frame) {
   x.local_limit = frame->stack_end;
 }
 
-// Runs one strand until it must give way. `alone_in_turn`: the strand was chosen for fairness and
-// may pass the others.
+// Runs one strand until it must give way. `alone_in_turn`: the strand was chosen because it has
+// waited longest, and need not stop where another strand waits (limit_for()).
 void Warp::execute(uint32_t index, bool alone_in_turn) {
   Lanes& x = block_.lanes();
   merge_into(index);

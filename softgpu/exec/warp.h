@@ -27,7 +27,7 @@ struct Frame {
   Frame* caller = nullptr;
   const CallSite* site = nullptr;
   uint32_t return_pc = 0;
-  uint32_t lanes = 0;  // lanes in it or in calls made from it
+  uint32_t lanes = 0;  // the lanes in this call, or in calls made from it
   uint32_t depth = 0;
   uint32_t local_base = 0;
   uint32_t stack_end = 0;  // end of the frame in each lane's stack

@@ -230,8 +230,8 @@ void Parser::initialiser_element(Type type, uint64_t offset, uint64_t limit, Var
 }
 
 void Parser::put_bytes(uint64_t offset, uint64_t bits, uint32_t size, Variable* variable) {
-  // Nested braces can skip many bytes with few characters. The bytes of a real initialiser are
-  // about as many as the characters of its text.
+  // Nested braces can skip many bytes with few characters, so hostile text could take much memory.
+  // A real initialiser has about as many bytes as its text has characters.
   const uint64_t allowance = (64u << 20) + 16 * module_->text.size();
   const uint64_t end = offset + size;
   if (end > variable->initial.size()) {

@@ -4,7 +4,7 @@
 // - put() returns at once. A thread delivers the puts later, in order, after random delays. A peer
 //   sees them as late as over a busy network. Spurious wake-ups are frequent.
 // - Transfers start after random delays and overtake each other.
-// - After `break_after` operations the medium fails, through `cut`.
+// - After `break_after` operations the medium fails: `cut` breaks it.
 //
 // The drawn delays depend only on the seed and the order of calls. As for every Link, all functions
 // may be called from any thread.
@@ -30,7 +30,7 @@ struct FaultPlan {
   double delayed_share = 0.1;                       // of puts and transfers
   double spurious_share = 0.02;                     // of puts that also call interrupt()
   uint64_t break_after = 0;                         // operations; 0: never
-  std::function<void()> cut;                        // called once, by that operation
+  std::function<void()> cut;                        // called once, by operation number break_after
   const transport::MediumTraits* traits = nullptr;  // of this Link; null: those of the inner Link
 };
 

@@ -358,7 +358,7 @@ struct SimCable {
     std::vector<std::byte> window;
     std::map<uint64_t, SimRegion> regions;
     uint64_t next_region = 1;
-    double wire_free_us = 0;  // of the direction away from this end
+    double wire_free_us = 0;  // when the wire away from this end is free
     bool gone = false;        // the Link object was destroyed
     bool refuse = false;
     std::map<uint64_t, transport::TransferDone> pending;  // transfers in flight from this end

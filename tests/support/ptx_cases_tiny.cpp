@@ -81,7 +81,7 @@ void choose(const Format& format, Operation operation, Random& random, uint64_t 
     case 0:
       operand[2] = random.below(2) * sign_of(format);
       break;
-    case 1:  // subnormal
+    case 1:  // adds a subnormal number
       operand[2] = 1 + random.below(3);
       break;
     default: {  // one of the two smallest normal numbers, minus a small product
@@ -148,8 +148,8 @@ void add_narrowing(CaseList* list) {
     const std::string name = std::string("cvt.") + mode.name + ".ftz.f32.f64";
     list->add_fixed(
         name, name + " D0, S0;", "f", "g",
-        // 2^-126 minus 2^24 to 2^31 units of f64, -1 to +1 unit. (The tie of rounding to 24 bits
-        // is at 2^28 units.)
+        // 2^-126 minus an offset, in units of f64: a power of two from 2^24 to 2^31, plus -1, 0 or
+        // 1. (The tie of rounding to 24 bits is at an offset of 2^28 units.)
         [](uint64_t* in, Random& random) {
           const uint64_t off = (uint64_t{1} << (24 + random.below(8))) + random.below(3) - 1;
           in[0] = (0x3810000000000000 - off) | static_cast<uint64_t>(random.below(2)) << 63;

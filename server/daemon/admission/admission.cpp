@@ -112,8 +112,8 @@ struct Admission::Budget {
     return limits.devices.most != 0 && devices + more > limits.devices.most;
   }
   bool has_room(uint32_t more) const { return !lacks_session() && !lacks_devices(more); }
-  // Whether there would be room if all sessions of the budget `user` were over. They are in this
-  // budget too.
+  // Whether this budget would have room if all sessions of the budget `user` were over. These
+  // sessions count in both budgets.
   bool has_room_without(const Budget& user, uint32_t more) const {
     // A budget that a reload has added does not count sessions from before the reload, so it may
     // count fewer sessions than `user`.
@@ -384,9 +384,9 @@ Status Admission::check_queue(const Applicant& applicant) const {
 }
 
 void Admission::review() {
-  // `short_of`: by budget, the number of applicants that wait for it and hold back all later
-  // applicants. `own`: by budget and user, the number of applicants that hold back only later
-  // applicants of this user.
+  // `short_of`: by budget, the number of applicants that wait for the budget and hold back all its
+  // later applicants. `own`: by budget and user, the number of applicants that wait for the budget
+  // and hold back only later applicants of the same user.
   std::map<const Budget*, size_t> short_of;
   std::map<std::pair<const Budget*, const Budget*>, size_t> own;
   std::map<uint32_t, size_t> leased;  // the argument `ahead` of waits_for_lease()

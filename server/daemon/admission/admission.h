@@ -89,7 +89,7 @@ class Admission {
     bool has_place_in(const Budget& budget) const;
     struct Place {
       BudgetPointer budget;
-      std::optional<uint32_t> slot;  // in the budget's Ledger, if it had one at that time
+      std::optional<uint32_t> slot;  // in the budget's Ledger; none: the budget had no Ledger
     };
     Permit() = default;
     // Calls visit(allowance, ledger) for each allowance of device memory.

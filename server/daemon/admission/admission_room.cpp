@@ -23,7 +23,8 @@ std::string Admission::Applicant::lost_hint(bool waited) const {
   return first ? hint_of(first->client, same_user(first->who, user_), waited, "this limit") : "";
 }
 
-// Decides as in_the_way() will when the sessions are no longer spared (LostClient::kSpared).
+// Makes the decision that in_the_way() will make when no session is spared any more
+// (LostClient::kSpared).
 std::string Admission::Applicant::room_hint() const {
   if (!lacks_room()) return "";
   std::vector<const Permit*> over;

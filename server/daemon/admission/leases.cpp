@@ -240,8 +240,9 @@ std::vector<LostClient> Leases::in_the_way(const Lease& wish, uint32_t count,
     return Leases(*this).take(wish, count, offered, with, now).ok();
   };
   if (!fits(stay)) return {};
-  // Sessions that were lost last come first: each stays if the end of the remaining sessions
-  // suffices. Sessions that are already ending come last, because their devices are free soon.
+  // Spares the sessions that were lost last: beginning with these, each session stays if the ends
+  // of the remaining sessions suffice. Sessions that are already ending come last, because their
+  // devices are free soon.
   std::ranges::sort(lost, {},
                     [](const Use& use) { return std::pair(use.lost->ends, use.lost->lost_for); });
   std::vector<LostClient> ends;

@@ -26,7 +26,8 @@ constexpr auto kCrowdedInterval = std::chrono::seconds(10);
 size_t Connections::most_newcomers() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMostNewcomers;
-  // Each newcomer may have two descriptors. The same number of clients may also wait for sessions.
+  // An eighth of the limit: each newcomer may have two descriptors, and as many further clients may
+  // wait for sessions.
   return std::clamp<rlim_t>(limit.rlim_cur / 8, 1, kMostNewcomers);
 }
 

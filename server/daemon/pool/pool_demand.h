@@ -31,7 +31,8 @@ class PoolDemand {
   static constexpr auto kYoung = std::chrono::seconds(3);
 
   // `least`: the number of idle workers without demand; 0: the pool never has idle workers. `most`:
-  // their highest number, unless it is below `least`. `keep`: how long the pool stays large.
+  // the highest number of idle workers; a value below `least` counts as `least`. `keep`: how long
+  // the pool stays large.
   PoolDemand(size_t least, size_t most, std::chrono::nanoseconds keep)
       : least_(least), most_(least ? std::max(least, most) : 0), keep_(keep) {}
 

@@ -34,7 +34,8 @@ struct RoomNeed {
 
 struct RoomChoice {
   std::vector<size_t> victims;  // indices of candidates
-  // Without victims: when victims may be found. None: all candidates together do not suffice.
+  // If there are no victims: the time at which to look for victims again. None: even all candidates
+  // together do not suffice.
   std::optional<RoomTime> later;
 };
 

@@ -248,7 +248,7 @@ class WorkerPool {
     bool owes_answer = false;   // the worker has yet to answer a step that no longer matters
     bool is_measured = false;
     Clock::time_point since, parked_at;  // `since`: when it entered this state
-    Clock::time_point waits_since;       // `since` of the state Waiting before this wake
+    Clock::time_point waits_since;       // when it entered kWaiting before this wake
     ParkWay way = ParkWay::kDriver;
     std::map<uint32_t, uint64_t> bytes;  // that the park moves, by device
     uint64_t kept = 0;   // bytes of the host that the worker keeps for its next park
@@ -304,10 +304,10 @@ class WorkerPool {
     std::unique_ptr<WorkerCgroup> cgroup;
     DeviceSets::Key devices;
     uint32_t sm_percent = 0;
-    UniqueFd control;  // for sending only
+    UniqueFd control;  // the socket to the worker, only for sending
     UniqueFd reports;  // pipe from the worker (reports.h)
     ReportReader reader;
-    bool reads_reports = true;  // at the worker's start, and while parking needs answers
+    bool reads_reports = true;  // true at the worker's start, and while parking needs answers
     WorkerLog log;
     Base base;
     wire::ServerStatus::Session session;  // set while the worker is busy, as the members below
@@ -333,7 +333,7 @@ class WorkerPool {
     // to call waitpid().
     Clock::time_point look_at{};
     std::optional<Clock::time_point> held_since;  // the worker ended then; a debugger holds it
-    std::optional<Clock::time_point> kill_at;     // the session should have ended by then
+    std::optional<Clock::time_point> kill_at;     // when the worker is killed, if it still runs
     std::string fallback;                         // Hello::fallback
     std::string ended_by;                         // the daemon's reason, for the audit
     std::string ended_for;         // added to ended_by in the log and the audit, not for the client
@@ -497,7 +497,7 @@ class WorkerPool {
   uint32_t doublings_;  // of the bases' size: for this machine's GPUs, or more if drivers need more
   DeviceSets device_sets_;
   PoolDemand demand_;
-  std::unique_ptr<Cgroups> cgroups_;  // none: processes have limits of their own
+  std::unique_ptr<Cgroups> cgroups_;  // null: each process has limits of its own instead
   std::list<Worker> workers_;
   std::list<ParkHelper> helpers_;
   uint64_t groups_ = 0;                      // the last number of Park::group
@@ -520,7 +520,7 @@ class WorkerPool {
   // The totals of ended sessions, by lease id. A lease that has ended is not in the map.
   std::map<std::string, wire::LeaseInfo> lease_totals_;
   WorkerReady offer_;
-  std::string warning_;  // of the latest worker, and already logged
+  std::string warning_;  // the latest worker's warning, which has been logged
   Status last_failure_;
   // The setting that kept the latest worker from starting; null: another reason.
   const config::SettingBase* failed_setting_ = nullptr;
@@ -540,7 +540,7 @@ class WorkerPool {
   bool is_serving_ = false;
   bool asked_ = false;     // a client has asked for the devices (find_out())
   bool asks_nccl_ = true;  // the next worker reports the NCCL of sessions
-  int failures_ = 0;       // in a row
+  int failures_ = 0;       // failed starts in a row
   bool adopts_ = false;
   std::function<bool(pid_t)> is_other_;
   std::set<pid_t> not_of_workers_;  // children of this process from before the first worker

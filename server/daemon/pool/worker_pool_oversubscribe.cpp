@@ -18,8 +18,8 @@ using namespace std::chrono_literals;
 // How long a session that is to make room may take to come to rest. The time is short, because the
 // session's worker may itself be in a call that waits for this room.
 constexpr auto kRestPatience = 500ms;
-// How long an allocation waits for other sessions to become idle: the setting stay_awake, at most
-// kStayPatience, plus kIdlePatience.
+// An allocation waits for other sessions to become idle. It waits for the time stay_awake, but at
+// most kStayPatience, and then for kIdlePatience.
 constexpr auto kIdlePatience = 1s;
 constexpr std::chrono::nanoseconds kStayPatience = 10s;
 // A worker reports the memory of its session only some time after it has answered the program. So a
@@ -28,7 +28,8 @@ constexpr std::chrono::nanoseconds kStayPatience = 10s;
 constexpr auto kReportTime = 100ms;
 // The least time between two messages of a worker about room.
 constexpr auto kAskPause = 1ms;
-// The pause before a session is tried again, if it was being parked or could not be parked.
+// If a session could not make room, because it was being parked or could not be parked, it is tried
+// again after this pause.
 constexpr auto kBusyPause = 100ms;
 // How long a worker may take to use the room that was made for it. Other sessions wait meanwhile.
 constexpr auto kUsePatience = 1s;
@@ -396,8 +397,8 @@ WorkerPool::Clock::time_point WorkerPool::next_room_event(const Worker& worker) 
   if (worker.park.asks_from > Clock::now()) next = std::min(next, worker.park.asks_from);
   if (const std::optional<Park::Wish>& wish = worker.park.wish) {
     if (wish->granted_at) next = std::min(next, *wish->granted_at + kUsePatience);
-    // After refuse_at, the end of the moves on this device wakes the loop, and then the wish is
-    // refused.
+    // After refuse_at, the wish needs no timer: the end of the moves on its device wakes the loop,
+    // which then refuses the wish.
     const bool is_ahead = wish->refuse_at && *wish->refuse_at > Clock::now();
     if (!wish->granted_at && is_ahead) next = std::min(next, *wish->refuse_at);
   }

@@ -18,8 +18,8 @@ namespace {
 // While a session is at rest: how often the daemon checks whether the other sessions of its group
 // still exist and have come to rest.
 constexpr auto kRestPause = std::chrono::milliseconds(200);
-// A session that had work in progress is tried again after the time of park_after, and not before
-// this pause has passed.
+// If a session cannot be parked because of work in progress, the next try comes after park_after,
+// but not before this pause has passed.
 constexpr std::chrono::nanoseconds kLeastBusyPause = std::chrono::milliseconds(100);
 // How long a session that cannot be parked is not asked again to make room for other sessions.
 constexpr auto kCannotPause = std::chrono::seconds(10);
@@ -174,7 +174,8 @@ void WorkerPool::refuse_park(Worker& worker, const std::string& why) {
   Park& park = worker.park;
   park.refused = why;
   const bool had_work = park.state == ParkState::kResting;
-  // Sessions may be tried often, for park_after or for other sessions' room: logs each reason once.
+  // The daemon may try to park a session often, because of park_after or to make room for other
+  // sessions. So it does not log the same reason twice in a row.
   const bool is_news =
       park.by || (!(park.room_for != 0 && had_work) && std::exchange(park.logged, why) != why);
   if (std::exchange(park.room_for, 0) != 0) {
@@ -189,8 +190,8 @@ void WorkerPool::refuse_park(Worker& worker, const std::string& why) {
   enter(worker, ParkState::kActive);
 }
 
-// Returns when park_after tries the session: once for each idle time, and again if the session had
-// work in progress.
+// Returns the time of the next try to park the session because of park_after. There is one try for
+// each idle time, and a further try at Park::try_at, if it is set.
 std::optional<WorkerPool::Clock::time_point> WorkerPool::park_due(const Worker& worker) const {
   const auto idle = settings_.park_after.get();
   const Park& park = worker.park;

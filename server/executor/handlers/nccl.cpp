@@ -362,7 +362,8 @@ int tell_error(NcclServices& services, const nccl::Functions& functions, void* h
   int result = nccl::kSuccess;
   if (handle) result = functions.ncclCommGetAsyncError(handle, error);
   if (*error == nccl::kSuccess) *error = communicator.posted_error;
-  // The worker revokes a lost communicator. NCCL would report the revocation, not the loss.
+  // The worker has revoked the lost communicator, so NCCL reports the revocation. The program must
+  // get the loss instead.
   if (communicator.is_lost && *error != nccl::kInProgress) *error = nccl::kRemoteError;
   if (*error == nccl::kSuccess || *error == nccl::kInProgress) return result;
   communicator.posted_error = *error;

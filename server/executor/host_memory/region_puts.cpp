@@ -96,7 +96,8 @@ void RegionPuts::release_place_locked(const Marked& marked) {
   places_.erase(known);
 }
 
-// Later copies of the stream write higher tickets. A word that a stream takes has a lower one.
+// The word has the ticket of the stream's latest copy that the GPU has reached. Until the GPU
+// reaches the first copy, the word has a lower ticket (take_place_locked()).
 bool RegionPuts::is_there(const Marked& marked) const {
   const uint32_t written = std::atomic_ref(marks_[marked.place]).load(std::memory_order_acquire);
   return static_cast<int32_t>(written - marked.ticket) >= 0;
@@ -115,7 +116,8 @@ void RegionPuts::drop(uint32_t ticket) {
 
 void RegionPuts::reached(uint32_t ticket, CUresult result) {
   deliver();
-  // CUDA_ERROR_OUT_OF_MEMORY: only the event could not be made. The GPU still writes the word.
+  // After CUDA_ERROR_OUT_OF_MEMORY the copy is kept: only the event could not be made, and the GPU
+  // still writes the word.
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY) drop(ticket);
   Status failed;
   {

@@ -120,7 +120,7 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
   // The word of a stream.
   struct Place {
     uint32_t index = 0;   // in marks_
-    uint32_t copies = 0;  // of the stream, in marked_
+    uint32_t copies = 0;  // the stream's copies in marked_
   };
 
   bool is_there(const Marked& marked) const;
@@ -166,7 +166,7 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
   // object.
   Mutex sending_mutex_;
   CondVar sent_;
-  // By number, in the order of the writes.
+  // The bytes of the writes in progress, by number in the order of the writes.
   std::map<uint64_t, transport::Bytes> sending_ RCUDA_GUARDED_BY(sending_mutex_);
   uint64_t last_sending_ RCUDA_GUARDED_BY(sending_mutex_) = 0;
   std::atomic<size_t> in_order_{0};  // bytes of sending_, and of large copies in marked_

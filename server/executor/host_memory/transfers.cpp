@@ -100,7 +100,7 @@ class Transfers::Transfer : public std::enable_shared_from_this<Transfer> {
   }
 
   void wait(size_t index) {
-    std::shared_ptr<const void> registration;  // released by this thread, not the Link's
+    std::shared_ptr<const void> registration;  // this thread releases it, not a thread of the Link
     {
       MutexLock lock(mutex_);
       changed_.wait(lock, [&]() RCUDA_REQUIRES(mutex_) { return !items_[index].busy; });
@@ -130,7 +130,7 @@ class Transfers::Transfer : public std::enable_shared_from_this<Transfer> {
   const bool to_client_;
   std::vector<Item> items_;
   std::unique_ptr<ArrivalGates::Gate> gate_;
-  std::shared_ptr<const void> registration_;  // until wait(); null: the items are in shadows
+  std::shared_ptr<const void> registration_;  // held until wait(); null: the items are in shadows
   std::atomic<bool> has_moved_{true};
   size_t ended_ = 0;  // with a gate: the first `ended_` items have ended
   Mutex mutex_;
@@ -265,8 +265,8 @@ CUresult Transfers::copy_by_shadow(const SessionStream& stream, const wire::Copy
     in = prepare(false, chunks_of(body.source, body.bytes));
     if (!in) return CUDA_ERROR_INVALID_VALUE;
   }
-  // With kSourceReady all reads start now, otherwise when the stream reaches the first chunk. The
-  // reads run ahead of the copies.
+  // With kSourceReady all reads start now, otherwise when the stream reaches the first chunk. In
+  // both cases later chunks are read while the stream copies earlier chunks.
   const bool is_reading = in && (body.flags & wire::kSourceReady);
   if (is_reading) start_all(stream, *in, body.immediate);
   CUresult result = CUDA_SUCCESS;

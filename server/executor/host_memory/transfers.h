@@ -96,9 +96,9 @@ class Transfers {
   CUresult copy_chunks(const SessionStream& stream, const wire::CopyBody& body,
                        const std::shared_ptr<Transfer>& in, const std::shared_ptr<Transfer>& out,
                        bool is_reading);
-  // Makes the stream wait for the items from `first` to `end`. The stream waits at the gate, which
-  // exists if all items are under way. Otherwise it waits in a host function, which first starts
-  // the items up to `start_to`.
+  // Makes the stream wait for the items from `first` to `end`. If the transfer has a gate, all its
+  // items are under way, and the stream waits at the gate. Otherwise the stream waits in a host
+  // function, which first starts the items up to `start_to`.
   CUresult await(const SessionStream& stream, const std::shared_ptr<Transfer>& in, size_t first,
                  size_t end, size_t start_to = 0);
   void start_all(const SessionStream& stream, Transfer& in, uint32_t immediate);

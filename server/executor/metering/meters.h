@@ -87,8 +87,8 @@ struct Meters {
   // has a limit on priorities.
   uint32_t priorities = 0;
   // Called before pools and graphs are trimmed. Makes the driver notice completed frees, because a
-  // trim does not release other freed memory (pool_frees.h). Returns false if nothing may be
-  // trimmed now, because that could wait for the device.
+  // trim releases only memory whose free the driver has noticed (pool_frees.h). Returns false if
+  // nothing may be trimmed now, because that could wait for the device.
   std::function<bool()> before_trimming;
   std::optional<DriverDecorator<Meters>> metered;
 };

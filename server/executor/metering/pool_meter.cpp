@@ -58,8 +58,9 @@ bool PoolMeter::book_growth(CUmemoryPool pool) {
   if (found == pools_.end()) return true;
   auto& [device, booked, created, ending] = found->second;
   uint64_t size = size_of(pool).value_or(0);
-  // The pool need not grow if the driver used memory of an earlier refused allocation, which is
-  // freed in stream order and still booked. So the limit is checked even without a growth.
+  // An earlier refused allocation is freed in stream order, and may still be booked beyond the
+  // limit. If the driver reuses its memory, the pool does not grow. So the limit is checked even
+  // without a growth.
   if (size <= booked) return meter_.take(device, 0);
   bool fits = meter_.try_take(device, size - booked);
   if (!fits) {

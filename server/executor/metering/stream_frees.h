@@ -40,7 +40,7 @@ class StreamFrees {
 
  private:
   struct Recorded {
-    CUevent event = nullptr;               // after `frees`; not known to be reached
+    CUevent event = nullptr;               // follows `frees`; not known to be reached
     std::vector<Bookings::Booking> frees;  // between the previous event and this event
   };
   // The frees of one stream.

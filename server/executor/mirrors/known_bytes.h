@@ -38,9 +38,9 @@ class KnownBytes {
                 std::vector<std::byte>* out, News* news);
 
  private:
-  std::vector<std::byte> known_;  // as last sent; empty: unknown
+  std::vector<std::byte> known_;  // the bytes as last sent; empty: unknown
   std::vector<uint64_t> sent_;    // for each line of 64 bytes, the answer with its last change
-  uint64_t answer_ = 0;           // the last answer with bytes
+  uint64_t answer_ = 0;           // number of the last answer with bytes
 };
 
 }  // namespace rcuda::server

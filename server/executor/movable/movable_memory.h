@@ -96,7 +96,7 @@ class MovableMemory {
     std::shared_ptr<Physical> physical;
     uint64_t bytes = 0;
     std::vector<CUmemAccessDesc> access;
-    CUcontext owner = nullptr;  // of an allocation; null: the program has mapped it
+    CUcontext owner = nullptr;  // context of a cuMemAlloc; null: the program has mapped it
     uint64_t requested = 0;     // the argument of cuMemAlloc; `bytes` is rounded up
     std::shared_ptr<const Export> exported;
     bool is_freed = false;  // freed in stream order; in freed_ until the stream reaches the free
@@ -108,7 +108,8 @@ class MovableMemory {
   CUresult free_in_order(CUdeviceptr address, CUstream stream);
   // The mapping that contains the address, or null.
   const Mappings::value_type* find(CUdeviceptr address) const;
-  // Returns the program's memory by its handle, or null if this object has not numbered the handle.
+  // Returns the physical memory by the program's handle, or null if this object has not made the
+  // handle.
   std::shared_ptr<Physical> find_handle(CUmemGenericAllocationHandle handle) const;
   // Adds a reference of the program, and returns the program's handle.
   CUmemGenericAllocationHandle add_handle(std::shared_ptr<Physical> physical);
@@ -135,7 +136,7 @@ class MovableMemory {
  private:
   struct Device {
     CUdevice device = 0;
-    CUmemAllocationProp properties{};  // of new allocations
+    CUmemAllocationProp properties{};  // for new allocations
     int node = -1;                     // the NUMA node near it; -1: unknown
   };
   struct Free {
@@ -175,12 +176,12 @@ class MovableMemory {
 
   ExportedNames& names_;
   std::vector<Device> devices_;
-  std::vector<CUmemAccessDesc> access_;  // of new allocations
+  std::vector<CUmemAccessDesc> access_;  // access to new allocations
   Mappings mappings_;                    // by address; they do not overlap
   std::map<CUmemGenericAllocationHandle, Handle> handles_;
   CUmemGenericAllocationHandle next_handle_;
   std::vector<Free> freed_;
-  std::vector<std::shared_ptr<Physical>> parked_;  // in the order of their copies
+  std::vector<std::shared_ptr<Physical>> parked_;  // in the order of their bytes in copy_
   HostCopy copy_;
   std::optional<DriverDecorator<MovableMemory>> moving_;
 };

@@ -29,7 +29,7 @@ struct NcclCommunicator {
   // threads. The batch that creates the communicator may have ended by then. So this member is not
   // in the batch.
   void* made = nullptr;
-  CUcontext context = nullptr;  // in which it was created
+  CUcontext context = nullptr;  // the context in which it was created
   bool blocking = true;
   std::atomic<int> posted_error{0};  // the error of a posted operation; 0: none
   uint64_t error_number = 0;         // of Answers::latch(), for posted_error; executor thread

@@ -43,7 +43,8 @@ NcclAnswer lacks(const char* function) {
   return answer;
 }
 
-// NCCL reads and writes as many bytes as the struct's own `size` says, which comes from the client.
+// NCCL reads and writes as many bytes as the struct's own `size` says. The client has set `size`,
+// so it is checked first.
 NcclAnswer properties(const Functions& f, void* communicator, std::span<const std::byte> tail) {
   if (!f.ncclCommQueryProperties) return lacks("ncclCommQueryProperties");
   std::vector<uint64_t> memory(nccl::kMostStructBytes / sizeof(uint64_t));
@@ -295,8 +296,8 @@ std::span<const std::byte> FilledStruct::written() const {
   return std::span(bytes_).first(end);
 }
 
-// Whether requirements whose two lists begin at `lists_at` have all of their bytes. NCCL reads as
-// many bytes as their `size` says.
+// Whether the requirements have as many bytes as NCCL reads, which is their own `size`. `lists_at`:
+// the offset of their two lists; 0: the layout of NCCL 2.28, without `size`.
 static bool are_whole(std::span<const std::byte> requirements, uint32_t lists_at) {
   if (lists_at == 0) return requirements.size() == nccl::kRequirementsOf228;
   nccl::DeviceRequirements versioned;

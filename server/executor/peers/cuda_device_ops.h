@@ -117,8 +117,8 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   // Grants the pause. Returns false while a stream is held or another pause is in progress. After
   // success the caller must wake the engine.
   bool begin_pause(p2p::Pause what);
-  // From now on pauses need no grant. The granting thread calls this before it waits for the
-  // engine's end. After that it must not call enter().
+  // From now on pauses need no grant. The thread that grants pauses calls this before it waits for
+  // the engine's end, and must not call enter() afterwards.
   void grant_by_itself();
   // To be called before the program's context is destroyed, with all its streams and events. If
   // places wait in the context, blocks until all its work is done, as the driver would do next.
@@ -210,7 +210,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   CondVar resumed_;
   std::atomic<bool> by_itself_;                        // pauses need no grant
   bool pause_used_ RCUDA_GUARDED_BY(mutex_) = false;   // pause() has reported the pause in progress
-  bool pause_stale_ RCUDA_GUARDED_BY(mutex_) = false;  // a round has ended without such a report
+  bool pause_stale_ RCUDA_GUARDED_BY(mutex_) = false;  // a round has ended without pause()
 };
 
 }  // namespace rcuda::server

@@ -33,7 +33,7 @@ class DeviceWaits {
     // no stream is held.
     bool waits_for_work = true;
     // If set: called when the work is done, before `run`. It must call its argument, at once or
-    // later; the call then goes on.
+    // later: `run` waits for that call.
     std::function<void(Action)> before;
     // Makes the call. Runs in a job (Jobs), never in the handler of another command, because that
     // command's context and reply must not change. The context need not be current, and may have
@@ -41,8 +41,8 @@ class DeviceWaits {
     Action run;
   };
   void postpone(Call call) { postpone(std::move(call), 0); }
-  // Whether a call can be made now although the driver waits for this context's work in it: the
-  // work is known to be done, no stream is held, and no earlier call waits until no stream is held.
+  // Whether a call in which the driver waits for this context's work can be made now: the work is
+  // known to be done, no stream is held, and no earlier call waits for the end of a hold.
   bool may_call(ContextState& context);
 
   // Whether calls wait until no stream is held. Until these calls are made, CommandScheduler lets

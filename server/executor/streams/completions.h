@@ -50,8 +50,9 @@ class Completions {
   void add(const SessionStream& stream, WordSignal signal, bool prints);
   void add(const SessionStream& stream, WhenDone when_done);
   // As add(), for a thread of the client that waits for nothing else. If possible, the GPU also
-  // writes the signal's sequence into the GPU-written word (u64) of the signal's completion word,
-  // where client and worker see it before the driver reports the event. The GPU does not write it
+  // writes the signal's sequence into the GPU-written word (u64) that belongs to the completion
+  // word. Client and worker see this word before the driver reports the event. The GPU does not
+  // write it
   //   - if kernels may print, or memory was freed in stream order: their output, or the release of
   //     the memory, needs the driver's event as well;
   //   - in the legacy stream: PyTorch's `.item()`, which waits for the legacy stream, took longer
@@ -68,10 +69,10 @@ class Completions {
   // client waits for it. Without `waits`, only the latest watch of an event is kept, and only until
   // the event is recorded again.
   void watch(wire::ObjectId id, WordSignal signal, bool waits);
-  // Returns the driver's event, for a command that may record it again. First moves each watch with
-  // `waits` of this event to a private event, which completes together with the record that the
-  // watch waits for. Other watches get no private event: it needs a stream of its own, and waiting
-  // streams may block others, because a device has few queues.
+  // Returns the driver's event, for a command that may record it again. First moves the event's
+  // watches with `waits` to private events. A private event completes together with the record that
+  // its watch waits for. It needs a stream of its own, and streams that wait may block others,
+  // because a device has few queues. So the watches without `waits` are not moved.
   CUresult event_for_command(wire::ObjectId id, CUevent* event);
   // Drops the watches of a client's event that is about to be recorded or was destroyed. No thread
   // waits for these watches: event_for_command() has moved the watches with `waits`. The watches
@@ -117,7 +118,7 @@ class Completions {
     wire::ObjectId id = 0;  // 0: moved to a private event
     bool waits = false;
     CUevent event = nullptr;
-    CUstream stream = nullptr;  // of the private event; returns to the pool afterwards
+    CUstream stream = nullptr;  // the private event's stream; returns to the pool afterwards
     ContextState* context = nullptr;
     WordSignal signal;
   };

@@ -129,8 +129,8 @@ bool IdleCheck::any_capture() {
 
 void IdleCheck::when_idle(ContextState& context, WhenDone when_done) {
   const std::vector<SessionStream> streams = streams_to_check(context);
-  // If the program has already waited for its work, a query suffices and no event is needed. If
-  // work is left, a query would only take time.
+  // A query takes time, so it is made only if the program has already waited for its work. If the
+  // query then finds the context idle, no event is needed.
   const Object& legacy = context.legacy_stream;
   if (streams.size() == 1 && legacy.last_use <= legacy.done_use && known_idle(context)) {
     return when_done(CUDA_SUCCESS);

@@ -105,8 +105,9 @@ SOFTGPU_INLINE T apply(T a, T b, T c) {
   if constexpr (kOperands == 3) return Op::apply(a, b, c);
 }
 
-// Operations whose result may become the smallest normal number when it is rounded to the spacing
-// of subnormal numbers. Sums are exact there; roots and reciprocals are too large.
+// Operations whose exact result may be below the smallest normal number, but be rounded to it,
+// because subnormal numbers have wide steps. Other operations are not listed: sums are exact there,
+// no root is that small, and no reciprocal is so close to that number (with rounding to nearest).
 template <class Op>
 inline constexpr bool kMayBecomeNormal = false;
 template <>

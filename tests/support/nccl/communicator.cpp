@@ -177,8 +177,8 @@ ncclResult_t Communicator::revoke() {
   if (is_revoked_.exchange(true)) {
     return fail(ncclInvalidArgument, "the communicator is already revoked", false);
   }
-  // Before the communicator's own calls end: after that, the program may create further children
-  // (ncclCommShrink), which must not be ended.
+  // The children end before the communicator's own calls: when those have ended, the program may
+  // create further children (ncclCommShrink), which must not be ended.
   end_children();
   (void)fail(ncclInvalidUsage, "the communicator is revoked", true);
   shut_lanes();

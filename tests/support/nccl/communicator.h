@@ -73,7 +73,7 @@ class Communicator;
 struct Operation {
   std::shared_ptr<Communicator> owner;
   Kind kind;
-  Bytes head;  // before the payload in the message
+  Bytes head;  // the message's bytes before the payload
   std::optional<Factor> factor;
   ncclDataType_t type;
   size_t sent, received;
@@ -150,7 +150,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool remove_factor(int op);
   std::optional<Factor> factor(int op) const;
 
-  void start(Operation* operation);  // host functions
+  void start(Operation* operation);  // called by host functions, as finish()
   void finish(Operation* operation);
 
  private:

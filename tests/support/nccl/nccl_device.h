@@ -29,7 +29,7 @@ struct ncclDevComm_t {
   int rank, nRanks;
   int lsaRank, lsaSize;
   ncclWindow_t resourceWindow;
-  uint8_t tail;  // the size of the struct is not a multiple of its alignment
+  uint8_t tail;  // makes the struct end with padding
 };
 
 struct ncclLsaBarrierHandle_t {
