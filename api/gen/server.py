@@ -227,7 +227,8 @@ def emit_function(function, types):
     after = []
     for a in function.arguments:
         if a.form == "destroy":
-            # The client keeps an object that a call did not destroy; after a post it has dropped the object.
+            # If the driver refuses a call, the client keeps the object, so its id stays bound. A post has no answer:
+            # the client always retires the object, so the id is always unbound.
             kept = "if (is_gone(result)) " if function.klass == "call" else ""
             after.append(f"  {kept}unbind(executor, wire::Kind::k{a.kind}, {a.name}_wire);\n")
         elif a.form == "create":

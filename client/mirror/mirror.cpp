@@ -464,7 +464,8 @@ void show_writes(Session& session, bool often) {
   const bool large_too = !often || now - large_compared_at >= kPause;
   if (large_too) large_compared_at = now;
   const bool all = any_order();
-  // Skips memory that no launch has received, because no kernel waits for it.
+  // Skips memory that was not exchanged yet, or that no running kernel may use: no kernel can be
+  // waiting for the host's writes to it.
   const auto is_due = [&](Mirror& known) RCUDA_REQUIRES(mirrors_mutex, push_mutex) {
     if (!(all || known.session == &session) || !known.is_patched()) return false;
     if (!has_exchanged(known.stage.get())) return false;

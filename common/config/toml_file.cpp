@@ -232,8 +232,8 @@ Result<std::vector<TomlItem>> read_toml_file(const std::string& path) {
   if (const auto line = foreign_character(text)) {
     return Status(Code::kInvalidArgument,
                   at(path, *line) +
-                      "only comment lines may contain characters outside ASCII; in \"text\" write "
-                      "\\u00e9");
+                      "only comment lines may contain characters outside ASCII: between double "
+                      "quotes, write them as escapes (such as \\u00e9)");
   }
   try {
     RCUDA_RETURN_IF_ERROR(collect(toml::parse(text, path), {}, path, &items));

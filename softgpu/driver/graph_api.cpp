@@ -115,8 +115,8 @@ void print_graph(std::FILE* file, const Graph& graph) {
                    static_cast<unsigned long long>(edge.node->id));
     }
     for (const auto& inner : graphs_in(node->operation)) {
-      // A child graph is named by its node's id; a body, of which a node may have several, by its
-      // own address.
+      // The name of a child graph is its node's id. A conditional node may have several bodies, so
+      // the name of a body is its address.
       const unsigned long long name = node->type == CU_GRAPH_NODE_TYPE_GRAPH
                                           ? node->id
                                           : reinterpret_cast<uintptr_t>(inner.get());

@@ -63,7 +63,7 @@ constexpr const char* kServer = "host or host:port, 8308 unless given";
 constexpr const char* kServers =
     "host or host:port, 8308 unless given (default: the servers of RCUDA_DEVICES, or localhost)";
 
-// Makes a malformed server name an error of the command line.
+// For check() of an option: returns an error if the server name is malformed.
 Status check_server(const std::string& name) { return tools::parse_server(name).status(); }
 
 // `name`: accepted by check_server().
