@@ -110,9 +110,8 @@ Status refused(const Library& library, Context* context, Error error) {
       return Status(Code::kOutOfMemory, "MUNGE: " + text);
     case Error::kUnauthorized:
       return Status(Code::kDenied,
-                    "MUNGE: the credential was made for another user than uid " +
-                        std::to_string(::geteuid()) +
-                        ", this process's user: the peer expected a process of another user");
+                    "MUNGE: the peer made the credential for another user; this process has uid " +
+                        std::to_string(::geteuid()));
     default:
       break;
   }

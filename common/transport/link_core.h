@@ -57,8 +57,8 @@ class LinkCore : public Link {
   void fail(End end, const std::string& why);
   // Must make the medium's threads return from blocking system calls soon.
   virtual void on_broken() = 0;
-  // Called each time before a thread sleeps in wait(). A medium that gathers puts sends them; verbs
-  // asks the peer for a wake-up.
+  // Called each time before a thread sleeps in wait(). tcp sends the gathered puts; verbs asks the
+  // peer for a wake-up.
   virtual void before_sleep() {}
 
   // Each put and transfer of a medium with has_region_puts calls this first.

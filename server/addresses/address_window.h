@@ -61,11 +61,13 @@ struct WindowRequest {
   // The session's devices without a window: on this server, and on its other servers that have no
   // window yet.
   uint32_t devices_left = 1;
-  std::vector<AddressRange> free;   // those that the fence keeps closed; sorted
+  // The addresses that only the fence occupies in this worker: a window may use them. Sorted.
+  std::vector<AddressRange> free;
   std::vector<AddressRange> taken;  // by the client and its other workers; any order
 };
 
-// `hello` comes from the client; its ranges are limited to the 47 bits of user space.
+// `hello` comes from the client; its ranges are limited to the 47 bits of user space. `closed`: the
+// addresses that the fence has closed (WindowRequest::free).
 WindowRequest window_request(const wire::Hello& hello, uint64_t memory_bytes,
                              const std::vector<AddressRange>& closed);
 

@@ -263,9 +263,11 @@ std::optional<Result<Identity>> Authenticator::identify(Proof& proof, const std:
     // know the client's user.
     if (account->status().code() == Code::kNotFound && proof.roles && name && ::geteuid() != 0) {
       const bool is_served = trust_.takes_all_tokens || trust_.served.serves_everybody();
-      return is_served ? without_account()
-                       : not_named(*name, "the server's machine does not know " + *name +
-                                              ", so users = \"*\" or users = \"\" is needed");
+      return is_served
+                 ? without_account()
+                 : not_named(*name, "the server's machine does not know " + *name +
+                                        "; ask its administrator to set users = \"\" (a token "
+                                        "is enough) or users = \"*\" (everybody)");
     }
     return Result<Identity>(account->status());
   }

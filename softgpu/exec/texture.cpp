@@ -75,7 +75,8 @@ class Finder {
   }
 
  private:
-  // Replaces the address of a reference by the handle in it.
+  // `handle`: in, the address of the variable of a texture or surface reference; out, the handle in
+  // that variable.
   bool load_handle(uint32_t lane, uint64_t* handle) {
     const std::byte* variable =
         host_address(x_, lane, ptx::Space::kGlobal, *handle, sizeof *handle, false);

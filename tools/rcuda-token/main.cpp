@@ -170,10 +170,11 @@ void note_if_not_served(const Options& options, const std::string& user) {
       (is_known && served->contains(account->uid, account->gid, account->groups))) {
     return;
   }
-  // Root makes tokens only for users that this machine knows.
-  const std::string remedy = is_known ? "add " + user + " to users, or to a group that users names"
-                                      : "this machine does not know " + user +
-                                            ", so users = \"*\" or users = \"\" is needed";
+  // An unknown user is a uid without an account. (choose_user() refuses unknown names.)
+  const std::string remedy =
+      is_known ? "add " + user + " to users, or to a group that users names"
+               : "this machine does not know " + user +
+                     "; set users = \"\" (a token is enough) or users = \"*\" (everybody)";
   std::fprintf(
       stderr,
       "rcuda-token: users = \"%s\" in %s does not name %s, so the token gives no session: %s\n",
