@@ -222,7 +222,7 @@ class UsersTest(unittest.TestCase):
         self.assertEqual(kind, REFUSAL)
         for text in ("runs as root (uid 0)", f"uid {NOBODY}", "run the program as the server's user"):
             self.assertIn(text, answer)
-        self.assertIn(" of nobody refused", server.text())
+        self.assertIn(" of nobody is refused", server.text())
 
     def test_a_client_says_nothing_to_whom_it_does_not_trust(self):
         """Another user has bound the name of the local socket first."""
