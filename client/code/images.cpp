@@ -43,7 +43,7 @@ CUresult send_chunk(Session& session, wire::ObjectId context, const ImageHash& h
     body.sequence = slot.word.sequence;
     result = session.post(session.in_context(context), body);
   } else {
-    --slot.word.sequence;  // no command carries this sequence
+    --slot.word.sequence;  // not sent, so nothing signals this sequence
   }
   session.staging().release(slot);
   return result;

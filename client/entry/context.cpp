@@ -393,7 +393,8 @@ CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {
 CUresult cuCtxGetApiVersion(CUcontext handle, unsigned* version) {
   Context* context;
   RCUDA_RETURN_IF_CUDA_ERROR(context_or_current(handle, &context));
-  if (context->given_back) return CUDA_ERROR_INVALID_CONTEXT;  // other calls: CONTEXT_IS_DESTROYED
+  // Other calls return CUDA_ERROR_CONTEXT_IS_DESTROYED for a released primary context.
+  if (context->given_back) return CUDA_ERROR_INVALID_CONTEXT;
   if (!version) return CUDA_ERROR_INVALID_VALUE;
   *version = 3020;  // the driver's answer for every context since CUDA 3.2
   return CUDA_SUCCESS;

@@ -43,7 +43,7 @@ CUresult find_owner(const CUdevResource& resource, CUdevice* device) {
              : CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
 }
 
-// A CUdevResourceDesc. Never destroyed, as with a driver.
+// A CUdevResourceDesc. Lives as long as the process: CUDA has no function that destroys one.
 struct Descriptor {
   CUdevice device;
   unsigned number;

@@ -18,7 +18,7 @@ using namespace rcuda::client;  // NOLINT: entry points live outside every names
 
 namespace {
 
-rcuda::Mutex openings_mutex;  // held while the number of openings changes
+rcuda::Mutex openings_mutex;  // held while Allocation::openings changes
 
 }  // namespace
 

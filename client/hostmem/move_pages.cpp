@@ -124,8 +124,8 @@ bool move(void* begin, size_t bytes, const std::function<bool()>& replace) {
   int error = 0;
   std::thread other;
   const Status started = start_thread(&other, [&] {
-    // Until held() returns, this thread must not write to `moved` and `error`, which are on the
-    // held stack.
+    // Until held() returns, this thread must not write to `moved` and `error`: they are on the
+    // stack whose pages held() replaces, so a write would block.
     const bool done = held();
     const int why = errno;
     moved = done;
@@ -166,7 +166,8 @@ void* copy_of(const MappedPart& piece, void** old) noexcept {
   return MAP_FAILED;
 }
 
-// Replaces the pages by private pages. `frees`: no other process uses the old pages.
+// Replaces the pages by private pages. `frees`: also frees the old pages in their file, because no
+// other process uses them.
 bool copy_piece(const MappedPart& piece, bool frees) noexcept {
   void* old = MAP_FAILED;
   void* const copy = copy_of(piece, &old);

@@ -74,7 +74,7 @@ class Pool {
   Result<std::vector<std::string>> uuids() RCUDA_REQUIRES(mutex_);
 
   Mutex mutex_;
-  bool read_ RCUDA_GUARDED_BY(mutex_) = false;  // the list has been read, or is invalid
+  bool read_ RCUDA_GUARDED_BY(mutex_) = false;  // read_list() need not read RCUDA_DEVICES again
   Clock::time_point read_from_ RCUDA_GUARDED_BY(mutex_) = Clock::time_point::min();
   nvmlReturn_t result_ RCUDA_GUARDED_BY(mutex_) = NVML_SUCCESS;
   std::vector<DeviceAddress> pool_ RCUDA_GUARDED_BY(mutex_);

@@ -73,10 +73,10 @@ Route route_of_graph(const Object& object);
 // Returns the error of find_current_route(), or CUDA_SUCCESS.
 CUresult check_current();
 // Checks the contexts of a copy like find_work_route(), but a destroyed current context is an
-// error, as with a driver.
+// error, as with a local driver.
 CUresult check_copy(CUstream stream);
 // Like check_current(), but a thread without a current context is not an error. For calls that need
-// no context but fail, as with a driver, if the current context is destroyed.
+// no context. They fail if the current context is destroyed, as with a local driver.
 CUresult check_not_destroyed();
 
 // Returns the application's ordinal of a device that the route's worker has named.

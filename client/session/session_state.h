@@ -21,7 +21,7 @@ enum class SessionState : uint8_t {
 inline constexpr auto kLastSessionState = SessionState::kEnded;
 
 enum class SessionEvent : uint8_t {
-  kReady,  // Session::open(), at its end
+  kReady,  // Session::open() has succeeded
   kLoss,   // Session::lose(), in one or several threads
   kEnd,    // Session::end()
 };

@@ -55,7 +55,7 @@ class ShadowRegions {
   struct Reserved {
     std::shared_ptr<Shadow> shadow;  // null: no write
     uint64_t base = 0, address = 0, bytes = 0;
-    uint32_t first = 0;  // immediate
+    uint32_t first = 0;  // the first of the immediates
   };
   Reserved reserve(uint64_t address, uint64_t bytes);
   void write(transport::Link& link, const Reserved& reserved, transport::Company company);

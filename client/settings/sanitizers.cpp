@@ -9,7 +9,7 @@ namespace rcuda::client {
 Status check_sanitizers() {
 #if !defined(__SANITIZE_THREAD__)
   struct Sanitizer {
-    const char* symbol;  // in its runtime
+    const char* symbol;  // defined only by its runtime
     const char* name;
     const char* option;
   };

@@ -57,7 +57,7 @@ class SocketLayer {
 class Socket {
  public:
   Socket() = default;
-  Socket(UniqueFd fd) : fd_(std::move(fd)) {}  // implicit: without a cipher
+  Socket(UniqueFd fd) : fd_(std::move(fd)) {}  // no cipher; conversion intended
   Socket(UniqueFd fd, std::unique_ptr<Cipher> cipher)
       : fd_(std::move(fd)), cipher_(std::move(cipher)) {}
   explicit Socket(std::unique_ptr<SocketLayer> layer) : layer_(std::move(layer)) {}

@@ -281,7 +281,8 @@ Result<bool> present_ticket(int socket, const std::vector<uid_t>& trusted,
   const Result<UniqueFd> local = connect_local_server(server.port, trusted, deadline);
   if (local.status().code() == Code::kUnavailable) return false;
   if (!local) return local.status();
-  // A server that does not serve this user refuses before it reads; its reason is still readable.
+  // A server that does not serve this user sends a Refusal and reads nothing. So an error of this
+  // write is ignored: the answer has the reason.
   (void)write_message(local->get(), MessageType::kTicketQuery, encode(TicketQuery{own, server}),
                       deadline);
   auto answer = read_message(local->get(), deadline);

@@ -44,7 +44,7 @@ std::optional<CopyState> after(CopyState state, CopyEvent event) {
     return idle ? std::optional(State::kDone) : std::nullopt;
   }
   if (event == Event::kPeerLost) return State::kLost;
-  // The client's half may come late, and the first error counts.
+  // After an error, neither a late command of the client nor a further error changes the state.
   if (fails(state) && (event == Event::kCommand || event == Event::kFailure)) return state;
   if (!fails(state) && event == Event::kFailure) return State::kFailing;
   if (!fails(state) && event == Event::kRefusal) return State::kRefused;

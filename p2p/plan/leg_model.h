@@ -37,7 +37,7 @@ class LegModel {
  public:
   struct Knot {
     uint64_t bytes = 0;
-    double us = 0;  // occupancy
+    double us = 0;  // how long the leg is busy
     double delay_us = 0;
     friend bool operator==(const Knot&, const Knot&) = default;
   };

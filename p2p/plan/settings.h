@@ -20,7 +20,7 @@ namespace rcuda::p2p {
 struct SizeRule {
   uint64_t up_to = 0;
   Staging staging = Staging::kHost;
-  Chunking chunking;  // has_buffers(staging) only
+  Chunking chunking;  // used only if has_buffers(staging)
 };
 
 // Returns the rules for staging in host memory, by the size of the copy (the strategy v4b).

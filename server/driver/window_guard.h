@@ -47,12 +47,14 @@ class WindowGuard {
   const api::DriverTable& driver;  // the driver without the guard
   const AddressFence& fence;
 
-  // Whether memory that the driver has returned is inside. Null or 0: it has returned none.
+  // Whether memory that the driver has returned lies in the worker's own addresses. Also true if
+  // the driver has returned no memory: `address` is null or *address is 0.
   bool contains(const CUdeviceptr* address, uint64_t bytes) const {
     return !address || *address == 0 || fence.contains(*address, bytes);
   }
   CUresult refuse(const char* what, uint64_t bytes);
-  // Calls `allocate`, which sets *address, until the address is inside.
+  // Calls `allocate`, which sets *address, until the address is one of the worker's own. Gives up
+  // when the guard holds too many pieces.
   template <typename Allocate>
   CUresult allocate_inside(const CUdeviceptr* address, uint64_t bytes, const Allocate& allocate) {
     for (;;) {
@@ -72,7 +74,8 @@ class WindowGuard {
 
   DriverDecorator<WindowGuard> guarded_;
   std::atomic<bool> has_refused_{false};
-  // Plain memory outside of base and window, until the program next frees memory.
+  // The held pieces: memory outside of base and window that the driver has returned. They are freed
+  // when the program next frees memory.
   Mutex mutex_;
   std::vector<CUdeviceptr> held_ RCUDA_GUARDED_BY(mutex_);
   uint64_t held_bytes_ RCUDA_GUARDED_BY(mutex_) = 0;

@@ -72,9 +72,9 @@ class Authenticator {
   // certificate at the default path, unless kIsLeft.
   enum class MissingKey { kIsMade, kIsLeft };
   Status open(bool for_others, MissingKey missing = MissingKey::kIsMade);
-  // Reads what open() reads, except for the tokens, but from `settings`: the new settings of this
-  // server. Does not change this object: pass the result to set(), which applies it to clients that
-  // have not identified themselves yet. Call it after open().
+  // Reads the certificate, the authorities and the list of users again, but no tokens. `settings`:
+  // the new settings of this server. Does not change this object: pass the result to set(), which
+  // applies it to clients that have not identified themselves yet. Call read() after open().
   Result<Trust> read(const Settings& settings, MissingKey missing = MissingKey::kIsMade) const;
   // Also forgets the groups of users, which are then looked up again.
   void set(Trust trust);

@@ -50,7 +50,7 @@ class GpuMonitor {
   void acknowledge() { readings_.acknowledge(); }
 
  private:
-  enum class Key { kAll };  // one reading at a time
+  enum class Key { kAll };  // a single key: one reading at a time
   struct Reading {
     std::shared_ptr<const GpuSample> sample;
     std::vector<GpuName> gpus;

@@ -17,8 +17,8 @@ namespace {
 // A multiple of every page size of x86-64 and AArch64. Only pages that are used take memory.
 constexpr size_t kPageBytes = 64u << 10;
 constexpr size_t kAllBytes = (1 + size_t{Ledger::kSlots}) * kPageBytes;
-// How far into the future an ended session's copies may stay booked when another session gets its
-// page.
+// A session that gets the page of an ended session inherits the page's booked copies, but for at
+// most this time, in nanoseconds.
 constexpr uint64_t kKeptCopies = 10'000'000'000;
 // A session checks this many times whether others withdraw.
 constexpr int kLooks = 1000;

@@ -13,7 +13,7 @@ namespace {
 // Read by NVIDIA's driver.
 constexpr char kVariable[] = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 
-constexpr uint64_t kLookInterval = 1'000'000'000;
+constexpr uint64_t kLookInterval = 1'000'000'000;  // nanoseconds
 
 bool has_mps(const api::DriverTable& driver, CUdevice device) {
   int enabled = 0;

@@ -7,7 +7,7 @@
 namespace rcuda::server {
 namespace {
 
-constexpr uint64_t kSecond = 1'000'000'000;
+constexpr uint64_t kSecond = 1'000'000'000;  // in nanoseconds
 
 uint64_t limit_of(std::chrono::nanoseconds limit) {
   return static_cast<uint64_t>(std::max<int64_t>(limit.count(), 0));  // at most kLongestTime

@@ -98,7 +98,7 @@ bool may_reach(int pid) {
   const std::string folder = "/proc/" + std::to_string(pid) + "/fd";
   const std::unique_ptr<DIR, int (*)(DIR*)> opened(::opendir(folder.c_str()), ::closedir);
   if (!opened) return errno != EACCES;
-  std::map<std::string, mode_t> pipes;  // the access of both ends
+  std::map<std::string, mode_t> pipes;  // by pipe: the access of its open ends
   while (const dirent* const entry = ::readdir(opened.get())) {
     const std::string path = folder + "/" + entry->d_name;
     char target[64] = {};

@@ -183,7 +183,8 @@ std::shared_ptr<Context> context_of(CUcontext handle) {
   return handle ? Context::from_handle(handle) : current_context_shared();
 }
 
-// Waits for the pending work of both contexts: a peer copy begins after that work.
+// Waits for the pending work of both contexts, because a peer copy begins after that work. Skips
+// the current context: the caller queues the copy in its default stream.
 CUresult wait_for_peers(CUcontext first, CUcontext second) {
   Context* current = current_context();
   for (CUcontext handle : {first, second}) {

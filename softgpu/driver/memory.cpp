@@ -62,7 +62,7 @@ void compute_access(Allocation& a) {
       break;
     case MemoryKind::kGraph:
     case MemoryKind::kMapped:
-      break;  // set explicitly
+      break;  // set_access() sets them
   }
 }
 

@@ -180,7 +180,7 @@ CUresult CUDAAPI cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle
   Context* context = nullptr;
   if (CUresult result = enter_anywhere(&context)) return result;
   if (!state) return CUDA_ERROR_INVALID_VALUE;
-  if (!handle_table<Function>().find(handle)) return CUDA_ERROR_INVALID_HANDLE;  // or a CUkernel
+  if (!handle_table<Function>().find(handle)) return CUDA_ERROR_INVALID_HANDLE;  // also a CUkernel
   *state = CU_FUNCTION_LOADING_STATE_LOADED;
   return CUDA_SUCCESS;
 }

@@ -27,7 +27,8 @@ constexpr uint32_t kSharedConfigurations[] = {0, 8, 16, 32, 64, 100, 132, 164, 1
 constexpr uint32_t kReservedSharedPerBlock = 1024;
 constexpr uint32_t kSharedGranularity = 128;
 
-// The smallest configuration that holds the preferred share of a multiprocessor and one block.
+// The smallest configuration that has at least the preferred share of a multiprocessor's shared
+// memory, and at least the shared memory of one block.
 uint32_t shared_per_multiprocessor(Function& function, size_t block_bytes) {
   const int percent = function.settings().preferred_carveout.load();
   if (percent < 0) return kSharedPerMultiprocessor;

@@ -88,7 +88,7 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
   std::mutex mutex_;
   struct Kept {
     Arena::Block block;
-    bool observed = false;  // may return to the device
+    bool observed = false;  // see observe_frees()
   };
   std::multimap<size_t, Kept> kept_;  // free blocks, by size
   bool retired_ = false;

@@ -21,7 +21,7 @@ struct SharedFileHeader {
   SharedFileKind kind{};
   int32_t location_type = 0;  // CUmemLocationType
   CUuuid device{};
-  uint64_t bytes = 0;  // before the header
+  uint64_t bytes = 0;  // of the memory; the header follows it
 };
 
 rcuda::UniqueFd make_shared_file(const char* name, SharedFileHeader header);

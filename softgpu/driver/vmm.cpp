@@ -202,7 +202,7 @@ CUresult CUDAAPI cuMemGetAllocationGranularity(size_t* granularity,
                        option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (!properties) return CUDA_ERROR_INVALID_VALUE;  // otherwise not checked
+  if (!properties) return CUDA_ERROR_INVALID_VALUE;  // its members are not checked
   *granularity = kPhysicalGranularity;
   return CUDA_SUCCESS;
 }

@@ -121,7 +121,7 @@ Status Linker::index_variables() {
       if (offset + bytes < bytes)
         return {Code::kOutOfMemory, "the program's global variables exceed the address space"};
       end = offset + bytes;
-      // The symbol's value becomes an address in allocate().
+      // The symbol's value is an index into placed_, until allocate() replaces it by the address.
       define(unit, variable.name, variable.linkage, {Symbol::Kind::kAddress, placed_.size(), 0});
       placed_.push_back({&variable, unit, arena, offset});
     }

@@ -83,7 +83,7 @@ bool Warp::before(const Strand& a, const Strand& b) {
   uint32_t pa = a.pc;
   uint32_t pb = b.pc;
   const auto up = [](const Frame*& f, uint32_t& pc) {
-    pc = f->return_pc - 1;  // at the call
+    pc = f->return_pc - 1;  // the call instruction
     f = f->caller;
   };
   const bool deeper = fa->depth > fb->depth;

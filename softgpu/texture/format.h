@@ -36,8 +36,8 @@ using Color = std::array<float, 4>;
 
 // The channels of an integer texel, extended to 32 bits.
 Words integers_of(const Format& format, const std::byte* texel);
-// The channels as floats: those of a float format themselves, those of an integer format divided by
-// their greatest value. `srgb` converts red, green and blue of 8-bit unsigned channels to linear.
+// The channels as floats. Channels of an integer format are divided by their greatest value.
+// `srgb` converts red, green and blue of 8-bit unsigned channels to linear.
 Color floats_of(const Format& format, bool srgb, const std::byte* texel);
 // Raises values below -1 to -1: the least value of a signed integer format lies one step below -1.
 Color limited(const Format& format, Color color);

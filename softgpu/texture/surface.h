@@ -29,7 +29,7 @@ struct SurfacePoint {
 struct SurfaceAccess {
   enum class Outcome : uint8_t { kInside, kNowhere, kOutside, kMisaligned };
   Outcome outcome = Outcome::kNowhere;
-  uint64_t address = 0;  // kInside
+  uint64_t address = 0;  // set if kInside
 };
 // kNowhere reads zeros and writes nothing. kOutside and kMisaligned end the kernel.
 SurfaceAccess locate(const Surface& surface, const SurfacePoint& point, uint32_t bytes,

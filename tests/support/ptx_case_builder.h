@@ -119,7 +119,7 @@ float half_value(uint16_t bits);
 float bf16_value(uint16_t bits);
 enum class Round { kNearest, kZero, kDown, kUp };
 struct RoundingMode {
-  const char* name;  // PTX's
+  const char* name;  // its modifier in PTX
   Round round;
   int fenv;
 };

@@ -4,9 +4,11 @@
 // receives. By default it answers each call with success and no body, and completes each completion
 // word at once with success. Handlers, which run on the puppet's thread, can answer otherwise. A
 // test sends everything else that a worker may send, well-formed or not, through link(). The puppet
-// has one thread; its functions may be called from any thread. A window has two mappings, which
-// ThreadSanitizer takes for different memory. So common/base/peer_order.h reports the order of
-// handlers to it; the key is the puppet.
+// has one thread; its functions may be called from any thread.
+//
+// A window is mapped twice, and ThreadSanitizer takes the mappings for different memory. So the
+// puppet reports to ThreadSanitizer in which order its handlers run (common/base/peer_order.h, with
+// the puppet as the key).
 #pragma once
 
 #include <algorithm>

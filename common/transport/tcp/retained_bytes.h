@@ -84,7 +84,8 @@ class RetainedBytes {
   struct State {
     Mutex mutex;
     std::deque<Segment> segments RCUDA_GUARDED_BY(mutex);  // in order of their places
-    // Of each block: its segments, the copies in progress, and 1 while append() fills it.
+    // The use count of each block: its segments, plus its copies in progress, plus 1 while append()
+    // fills it.
     std::vector<uint32_t> uses RCUDA_GUARDED_BY(mutex){};
     // The block that was freed last is at the end.
     std::vector<int> free RCUDA_GUARDED_BY(mutex), free_to_own RCUDA_GUARDED_BY(mutex);

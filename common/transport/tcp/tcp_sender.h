@@ -90,7 +90,7 @@ class TcpSender {
   std::vector<std::byte> outgoing_;
   size_t sent_ = 0;  // bytes of outgoing_ that are sent
   bool sending_ RCUDA_GUARDED_BY(mutex_) = false;
-  bool flusher_asleep_ RCUDA_GUARDED_BY(mutex_) = false;  // until a thread calls it
+  bool flusher_asleep_ RCUDA_GUARDED_BY(mutex_) = false;  // waits for flusher_wanted_
   // False while the flusher wakes up after a call.
   bool flusher_awake_ RCUDA_GUARDED_BY(mutex_) = false;
   bool stopped_ RCUDA_GUARDED_BY(mutex_) = false;

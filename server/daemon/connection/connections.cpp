@@ -57,7 +57,7 @@ void Connections::add_descriptors(std::vector<pollfd>* items) const {
 
 void Connections::handle(const pollfd* events) {
   const Clock::time_point now = Clock::now();
-  std::set<std::string> proved;  // origins
+  std::set<std::string> proved;  // origins with a proof in this round
   Clock::duration spent{};
   for (Position client = connections_.begin(); client != connections_.end(); ++events) {
     const short happened = events->revents;

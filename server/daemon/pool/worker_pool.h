@@ -197,7 +197,7 @@ class WorkerPool {
   void end_lost(uint32_t worker_pid, const std::string& by);
   // The running sessions and their leases.
   std::vector<Leases::Use> uses() const;
-  // Of the sessions with a permit: those that are ending, and those whose clients are disconnected.
+  // The sessions with a permit that are ending, or whose clients are disconnected.
   std::vector<Admission::LostSession> lost() const;
   // worker_pool_report.cpp: adds the work of the sessions under a lease. Sessions that end after
   // end_leased() do not count any more.

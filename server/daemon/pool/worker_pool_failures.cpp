@@ -100,7 +100,8 @@ Status WorkerPool::start_failure() const {
 Status WorkerPool::lasting_failure(const Waiting& client) const {
   // After the pause, the next refill() tries again for the client.
   if (!lasting_ || Clock::now() >= retry_at_) return {};
-  const bool is_scout = !lasting_->devices;  // its failure concerns every client
+  // The failure of a scout (device_sets.h) concerns every client.
+  const bool is_scout = !lasting_->devices;
   if (!is_scout && (*lasting_->devices != device_sets_.key_of(client.hello->devices) ||
                     lasting_->sm_percent != client.sm_percent)) {
     return {};

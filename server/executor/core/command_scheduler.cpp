@@ -60,8 +60,9 @@ bool CommandScheduler::has_room(wire::ObjectId id) {
          waiting + services_.idle.count_busy_streams(context->device, true) < most;
 }
 
-// The executor thread also queues the program's work. So no work is queued between known_idle() and
-// the start of a kWork pause. may_start() then refuses work until the pause ends.
+// Runs on the executor thread, which also queues the program's work. So no work is queued between
+// known_idle() and the start of a kWork pause. After that, may_start() refuses work until the pause
+// ends.
 bool CommandScheduler::begin_pause() {
   if (services_.peers.holding()) return false;
   if (services_.peers.wants(p2p::Pause::kWork) && services_.idle.known_idle()) {

@@ -22,7 +22,8 @@ namespace rcuda::server {
 
 class StreamFrees {
  public:
-  // Fewer than the places that the client leaves to the worker.
+  // The most events of a stream that are not known to be reached. The client leaves more places of
+  // the driver's queue free for commands of the worker itself (client/session/timeline.cpp).
   static constexpr size_t kMostEvents = 4;
 
   // The driver outlives this object.

@@ -211,7 +211,7 @@ void MovableMemory::end_freed() {
 void MovableMemory::end_context(CUcontext context) {
   std::erase_if(freed_, [&](const Free& one) {
     const auto memory = mappings_.find(one.address);
-    const bool ends_below = memory->second.owner == context;  // in the loop below
+    const bool ends_below = memory->second.owner == context;  // the loop below ends this memory
     // The event ended with its context, after the work of the context's streams.
     const bool has_ended = one.context == context;
     if (ends_below && !has_ended) driver.cuEventDestroy_v2(one.event);

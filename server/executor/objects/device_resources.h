@@ -2,8 +2,8 @@
 //
 // A CUdevResource holds pointers of the driver, so the client never gets the driver's form. It gets
 // a CUdevResource that has the public members and the number of the resource that is kept here.
-// Resources and descriptors are small and live as long as the session, as with a driver. Equal
-// resources are kept once, and so are equal descriptors.
+// Resources and descriptors are small and live as long as the session: CUDA has no function that
+// destroys them. Equal resources are kept once, and so are equal descriptors.
 // Executor thread only. Nothing blocks. Numbers come from the wire, so every function accepts any.
 #pragma once
 

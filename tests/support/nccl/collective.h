@@ -39,8 +39,8 @@ struct Shape {
   const char* name;
   bool reduces;
   bool has_root;
-  bool sends_parts, only_root_sends;        // a part for each rank
-  bool receives_parts, only_root_receives;  // a part of each rank
+  bool sends_parts, only_root_sends;        // the sent bytes have a part for each rank
+  bool receives_parts, only_root_receives;  // the received bytes have a part of each rank
   InPlace in_place;
 };
 
