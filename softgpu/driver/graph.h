@@ -97,8 +97,8 @@ class Graph : public std::enable_shared_from_this<Graph> {
   std::map<std::shared_ptr<UserObject>, unsigned> user_objects;
   // Releases these references now, including those of child graphs.
   void release_user_objects();
-  bool is_child = false;  // a node owns it, perhaps as a body: cuGraphDestroy refuses its handle
-  bool capturing = false;            // a stream is being captured into it
+  bool is_child = false;   // a node owns it, perhaps as a body: cuGraphDestroy refuses its handle
+  bool capturing = false;  // a stream is being captured into it
   bool memory_instantiated = false;  // an executable with memory nodes exists: no second one
 
  private:

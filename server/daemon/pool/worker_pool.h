@@ -281,8 +281,8 @@ class WorkerPool {
       uint64_t seen_changes = 0;  // room_changes_ when refuse_at was set
       std::optional<Clock::time_point> refuse_at{}, granted_at{};
     };
-    std::optional<Wish> wish;   // the worker waits for room, in the middle of a command
-    bool is_hopeless = false;   // parking all other sessions would not make enough room
+    std::optional<Wish> wish;  // the worker waits for room, in the middle of a command
+    bool is_hopeless = false;  // parking all other sessions would not make enough room
     // The worker that needs the room for which the session is being parked. 0: none. kNewWorker: a
     // worker that starts.
     static constexpr pid_t kNewWorker = -1;
