@@ -164,8 +164,8 @@ class Admission {
   using Lost = std::function<std::vector<LostSession>()>;
   // Sets the function that lists the sessions that can make room. Before this call, there are none.
   void set_lost(Lost lost) { lost_ = std::move(lost); }
-  // A session that must end now, because an applicant needs its places in the budgets. The sessions
-  // that in_the_way() returns free enough places, together with sessions that are ending already.
+  // A session that must end now, because an applicant needs its places in the budgets. in_the_way()
+  // returns as many sessions as applicants need, in addition to those that are already ending.
   struct InTheWay {
     uint32_t worker = 0;
     std::string user;  // of the applicant

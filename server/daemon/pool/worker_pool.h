@@ -208,8 +208,8 @@ class WorkerPool {
   // them.
   void report(wire::ServerStatus* status, const Viewer& to) const;
   // Adds the sessions that use a GPU, as far as the viewer may see them. `memory_of`: bytes in use,
-  // by worker process. Returns the room of the user's session with the least room; none without a
-  // limit.
+  // by worker process. Returns the room of the viewer's own session with the fewest free
+  // bytes on this GPU, or nullopt if none of these sessions has a limit.
   std::optional<Admission::Room> report(wire::GpuReport::Gpu* gpu,
                                         const std::map<uint32_t, uint64_t>& memory_of,
                                         const Viewer& to) const;
