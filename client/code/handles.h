@@ -19,7 +19,7 @@ CudaResult<Route> find_handle_route(const void* handle, wire::Kind kind);
 // object.
 CUresult resolve_handle(const void* handle, wire::Kind kind, const Route& route,
                         wire::ObjectId* id);
-// Whether the handle is a kernel, which calls accept as a function.
+// Whether the handle is a CUkernel, which the driver's calls accept in place of a CUfunction.
 bool is_kernel(CUfunction handle);
 
 }  // namespace rcuda::client

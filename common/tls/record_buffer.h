@@ -36,9 +36,9 @@ class RecordBuffer {
   ssize_t fill(bool wait = false);
   // Whether take() has bytes that were received ahead.
   bool has_bytes() const { return begin_ < end_; }
-  // While the sending thread is inside OpenSSL (`sealing`), take() fails with EAGAIN: the receiving
-  // thread may be in fill() at the same time. (OpenSSL also reads during a send if it has received
-  // only a part of a handshake message.)
+  // During a send, OpenSSL also calls take() if it has received only a part of a handshake message.
+  // The receiving thread may be in fill() at that time. So take() fails with EAGAIN while the
+  // sending thread is inside OpenSSL (`sealing`).
   void set_sealing(bool sealing) { sealing_ = sealing; }
   // Limits the bytes that take() receives from now on (without `reads_ahead`).
   void limit_received(size_t most) { most_received_ = most; }

@@ -73,8 +73,8 @@ const HostMemory::Range* HostMemory::find(uint64_t address, uint64_t bytes, uint
   return &range;
 }
 
-// The address comes from the wire, and a mapping replaces any other mapping at its address. So the
-// addresses must be free, or kept inaccessible for the client.
+// The address comes from the wire, and a mapping would replace any other mapping there. So the
+// addresses must be free, or reserved by this process for memory of the client (kept_).
 CUresult HostMemory::claim_addresses(uint64_t begin, uint64_t end) {
   std::vector<AddressRange> claimed;
   for (uint64_t at = begin; at < end;) {
