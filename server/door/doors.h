@@ -16,11 +16,11 @@
 //   bytes         a door can read and change the messages of its own clients
 //
 // So an attacker who has taken a door over has the sessions of users that connect through it at
-// that time. An attacker who can also intercept connections of other clients gains more: it ends the
-// TLS of such a client itself, and the door reports the values of that handshake as those of its own
-// connection. The daemon signs and examines proofs for all connections of a door, so this works for
-// clients of any origin. In their sessions, the attacker then acts as these users towards the
-// server, and as the server towards them.
+// that time. An attacker who can also intercept connections of other clients gains more: it ends
+// the TLS of such a client itself, and the door reports the values of that handshake as those of
+// its own connection. The daemon signs and examines proofs for all connections of a door, so this
+// works for clients of any origin. In their sessions, the attacker then acts as these users towards
+// the server, and as the server towards them.
 //
 // Bounds. A known client is a client that has proved its identity. At most `most` doors are for
 // origins without a known client. A further door replaces, in this order:
