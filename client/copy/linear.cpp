@@ -92,17 +92,14 @@ CUresult copy_in_worker(const CopyStream& stream, wire::CopyBody body, const Cop
   // kSourceReady allows the worker to fetch the source early. Where pages are shared, it fetches
   // nothing.
   if (!session.traits().shares_pages) {
-    if (source_is_settled(body.source, body.bytes)) {
-      body.flags |= wire::kSourceReady;
-      if (!plan.captures && !plan.mirrored) {
-        body.immediate = session.shadows().send(
-            session.link(), body.source, body.bytes,
-            plan.waits ? transport::Company::kAwaited : transport::Company::kAlone);
-      }
-    } else if (!plan.captures && !plan.mirrored) {
-      body.immediate = send_when_written(stream.route, body.source, body.bytes);
-      if (body.immediate != 0) body.flags |= wire::kSourceReady;
+    const bool is_settled = source_is_settled(body.source, body.bytes);
+    if (!plan.captures && !plan.mirrored) {
+      const auto company = plan.waits ? transport::Company::kAwaited : transport::Company::kAlone;
+      body.immediate =
+          is_settled ? session.shadows().send(session.link(), body.source, body.bytes, company)
+                     : send_when_written(stream.route, body.source, body.bytes);
     }
+    if (is_settled || body.immediate != 0) body.flags |= wire::kSourceReady;
   }
   return plan.waits ? Wait(stream.route).run(body) : post(stream.route, body);
 }

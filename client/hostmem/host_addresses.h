@@ -3,7 +3,7 @@
 // Where pages are not shared, memory is mirrored after its address appears in a kernel's parameters
 // (host_memory.h). From that time on, launches and waits search all of it for changes. But
 // parameters may have unused bytes, for example in PyTorch's kernels for tensors with few
-// dimensions. There, a small integer may stand before the upper half of an old pointer, and both
+// dimensions. There, a small integer may precede the upper half of an old pointer, and both
 // together look like an address. So allocations of up to kMostQuietBytes get addresses whose lower
 // half is an unlikely value: as an integer it is negative and not small, as a float it is unusually
 // large. (At other addresses, a training step of ResNet-50 took 20 times as long in one of three

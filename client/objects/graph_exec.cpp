@@ -8,7 +8,7 @@
 namespace rcuda::client {
 namespace {
 
-// The executables for which the application has the handle of the worker's driver. The key is this
+// Executables whose handle in the application is the handle of the worker's driver. The key is this
 // handle. Never destroyed, like the arenas.
 struct WorkerHandles {
   std::atomic<size_t> count{0};  // the size of `graphs`; if it is 0, find() takes no lock

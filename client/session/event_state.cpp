@@ -104,11 +104,10 @@ CUresult EventState::wait() {
     MutexLock lock(mutex_);
     return std::pair(record_, left_to_worker_ ? Place() : place_);
   }();
-  const uint64_t command = place.timeline ? place.command : 0;
   Wait wait(route_);
   wait.covers(place.timeline, place.position);
   // A separate word: the event's own word is reused for later records, perhaps on another stream.
-  const CUresult result = wait.run(wire::WatchEventBody{event_, 0, 0, command, 1, 0});
+  const CUresult result = wait.run(wire::WatchEventBody{event_, 0, 0, place.command, 1, 0});
   if (result == CUDA_SUCCESS) found_done(record);
   return result;
 }

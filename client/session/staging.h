@@ -85,7 +85,7 @@ class Staging {
   void collect() RCUDA_REQUIRES(mutex_);  // moves unused slots to ready_
   // Returns a ready slot, unless `user` has its full share of the slots. Otherwise returns the slot
   // that `user` released first, which may not be ready yet. With `only_ready`, returns nullopt
-  // instead of the latter slot. Also returns nullopt if there is none.
+  // instead of a slot that may not be ready. Also returns nullopt if `user` has released no slot.
   std::optional<Slot> take(const Timeline* user, bool only_ready);
   Slot take_any();  // for a lost session: the worker writes no more words
 

@@ -115,9 +115,9 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
 
   // Notes that later work of this queue waits for a place in a stream of another server.
   void follows(std::shared_ptr<ReachedPlace> place);
-  // Returns a place for which later work of this queue waits. All work in progress that writes to
-  // memory that overlaps `memory` comes before this place. Returns null if no single place is
-  // known.
+  // Later work of this queue waits for some places (follows()). Returns one of them that comes
+  // after all work in progress that writes to memory overlapping `memory`. Returns null if no
+  // single place is known.
   std::shared_ptr<ReachedPlace> place_after_writes(AddressRange memory);
 
   // The last push of mirrored memory for which the queue waits. Guarded by a lock of

@@ -166,8 +166,8 @@ class MessageReader {
     make_printable(text);
     check(text.size() >= limits.least && text.size() <= limits.most);
   }
-  // The number of items must not exceed `limit`, and so many items of the least size must fit into
-  // the bytes left. So a short message cannot cause a large allocation.
+  // The number of items must not exceed `limit`, and the bytes that are left must have room for
+  // this number of smallest items. So a short message cannot cause a large allocation.
   template <typename Item>
   void list(const char* name, std::vector<Item>& items, uint32_t limit) {
     uint32_t count = 0;

@@ -208,7 +208,7 @@ void add_options(CommandLine* line, Settings* settings, Options* options) {
            "short for --security insecure: no identity, no encryption");
   add_flag(line, "--require-lease", &settings->require_lease, "1", settings->require_lease.help());
   line->option("--ready-fd", &options->ready,
-               "file descriptor to which the server writes its port when it serves clients");
+               "file descriptor: the server writes its port there when it serves clients");
   line->flag("--check-config", &options->check_config,
              "check whether a start would succeed: do all steps of a start until a worker has "
              "initialised the driver, but serve no client and change nothing");

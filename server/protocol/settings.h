@@ -27,10 +27,11 @@ struct Settings {
                        "users to serve besides the server's own and root: names or numbers "
                        "separated by commas, @group, or *; root of other machines only if root "
                        "is named; empty: also all users with tokens"};
-  config::String operators{registry, "RCUDA_SERVER_OPERATORS", "",
-                           "further users to serve, who may also end any session, drain and reload "
-                           "the server, and lease devices; the server's own user and root always "
-                           "may; written as for RCUDA_SERVER_USERS"};
+  config::String operators{
+      registry, "RCUDA_SERVER_OPERATORS", "",
+      "further users to serve; they may also end any session, drain and reload "
+      "the server, and lease devices; the server's own user and root always "
+      "may; written as for RCUDA_SERVER_USERS"};
   config::Bool require_lease{registry, "RCUDA_SERVER_REQUIRE_LEASE", false,
                              "serve only sessions that have a lease (rcuda-lease)"};
   config::String leases{registry, "RCUDA_SERVER_LEASES", "auto",
@@ -156,7 +157,7 @@ struct Settings {
       "memory: idle sessions are parked when others need memory; 1: only what the device has"};
   config::Duration stay_awake{
       registry, "RCUDA_SERVER_STAY_AWAKE", std::chrono::seconds(1),
-      "time after a wake-up in which a session is not parked to free memory for other sessions"};
+      "for this time after a wake-up, a session is not parked to free memory for other sessions"};
   config::Bool preempt{
       registry, "RCUDA_SERVER_PREEMPT", false,
       "to free memory for a session of higher priority, also park sessions that have work"};

@@ -92,8 +92,8 @@ std::optional<LookupServer::Item> carry_out(uint32_t action, const LookupKey& ar
 // it has made in the other process, through /proc/PID/fd. If the other process is dumpable, other
 // processes of its user may read this folder; otherwise only processes with CAP_SYS_PTRACE may. A
 // pipe can be opened by its owner: the user of the process at the time when the driver made the
-// pipe, unless fchown() has changed the owner (driver 580.159). The driver's pipes are the pipes of
-// which the other process has both ends.
+// pipe, unless fchown() has changed the owner (driver 580.159). The other process has both
+// ends of the driver's pipes.
 bool may_reach(int pid) {
   const std::string folder = "/proc/" + std::to_string(pid) + "/fd";
   const std::unique_ptr<DIR, int (*)(DIR*)> opened(::opendir(folder.c_str()), ::closedir);

@@ -41,7 +41,7 @@ class SharedAccount {
 
   const rcuda::UniqueFd file_;
   const rcuda::Mapped<Slot> slots_;
-  std::mutex mutex_;  // excludes threads of this process, for which a lock of the file is one lock
+  std::mutex mutex_;  // for threads of this process; they share a lock of the file
   int own_ = -1;
 };
 

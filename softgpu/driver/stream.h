@@ -13,8 +13,8 @@
 // context, so that two streams can never wait for each other. Non-blocking streams are not ordered.
 //
 // A GPU has a limited number of queues, which its streams share, whatever their priorities. Work
-// does not begin before earlier work in its queue has finished. With SOFTGPU_CONNECTIONS a device's
-// streams share that many queues. As observed on an H200 (docs/p2p_measurements.md), a stream with
+// does not begin before earlier work in its queue has finished. SOFTGPU_CONNECTIONS sets the number
+// of queues of each device. As observed on an H200 (docs/p2p_measurements.md), a stream with
 // unfinished work stays in its queue; any other stream takes an empty queue if there is one.
 //
 // Threads: any thread may call anything. Only wait functions wait for device work; submissions wait

@@ -53,8 +53,8 @@ EVERYWHERE = {
 # and the question for the function without the image. They fail, and the client sends them again after the image. Over
 # TCP, if an image has few functions, the client asks for all of them while the server loads the image. Over TCP, the bytes
 # of page-locked memory travel with the command, and the wait is a separate command. A copy of 64 KB takes two answers,
-# which the client requests together. What the host has written to memory of kernels is sent before launches that may use
-# it.
+# which the client requests together. Before a launch, the client sends the host's changes of
+# memory that the kernel may use.
 BY_MEDIUM = {
     "shm": {"pinned_up": (1, 1), "pinned_down_64k": (1, 1), "memset_pinned_up_beside_mapped": (2, 1),
             "load_new_kernel": (7, 5), "load_new_and_known_kernel": (11, 8), "load_one_of_three": (4, 3),

@@ -101,15 +101,15 @@ void DemoServer::stop() {
   if (process_ < 0) return;
   ::kill(process_, SIGTERM);
   // A loop of short waits, because pidfd_open() is missing in old kernels and some sandboxes.
-  const auto kill_at = std::chrono::steady_clock::now() + std::chrono::milliseconds(kEndMs);
-  for (bool killed = false;;) {
-    const pid_t ended = ::waitpid(process_, nullptr, killed ? 0 : WNOHANG);
-    if (ended > 0 || (ended < 0 && errno != EINTR)) break;
-    if (ended == 0 && std::chrono::steady_clock::now() >= kill_at) {
-      ::kill(process_, SIGKILL);
-      killed = true;
-    } else if (ended == 0) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  constexpr int kLookMs = 5;
+  bool has_ended = false;
+  for (int ms = 0; !has_ended && ms < kEndMs; ms += kLookMs) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(kLookMs));
+    has_ended = ::waitpid(process_, nullptr, WNOHANG) > 0;
+  }
+  if (!has_ended) {
+    ::kill(process_, SIGKILL);
+    while (::waitpid(process_, nullptr, 0) < 0 && errno == EINTR) {
     }
   }
   process_ = -1;

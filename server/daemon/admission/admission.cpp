@@ -138,7 +138,7 @@ std::string Admission::Budget::shortage(uint32_t more) const {
   if (who.empty()) return "all " + std::to_string(sessions) + " sessions of the server are taken";
   if (slots.all()) {
     return who + " has " + counted(sessions, "session") +
-           ", the most to which the server can apply one shared limit";
+           "; the server cannot apply one shared limit to more sessions";
   }
   if (lacks_session()) {
     return who + " has " + counted(sessions, "session") + ", as many as it may have (" +

@@ -151,7 +151,7 @@ class MovableMemory {
   // Physical memory and the place where its bytes are while it is copied.
   struct Moved {
     std::shared_ptr<Physical> physical;
-    CUdeviceptr address = 0;  // at which its device can access the memory
+    CUdeviceptr address = 0;  // its device accesses the memory at this address
     bool is_scratch = false;  // `address` is a mapping for the copy only
   };
 

@@ -41,8 +41,9 @@ class DeviceWaits {
     Action run;
   };
   void postpone(Call call) { postpone(std::move(call), 0); }
-  // Whether a call in which the driver waits for this context's work can be made now: the work is
-  // known to be done, no stream is held, and no earlier call waits for the end of a hold.
+  // Some calls of the driver wait for this context's work. Returns whether such a call can be made
+  // now: the work is known to be done, no stream is held, and no earlier call waits for the end of
+  // a hold.
   bool may_call(ContextState& context);
 
   // Whether calls wait until no stream is held. Until these calls are made, CommandScheduler lets
