@@ -80,9 +80,9 @@ int create_object(const Route& place, bool blocking, void** handle, Step* step) 
   return kSuccess;
 }
 
-// Removes rcuda's mark (IdMark) from an id. Warns if the id was made outside of rcuda's servers or
-// by another version of NCCL, because NCCL then fails without giving a reason.
-UniqueId without_mark(UniqueId id, const Session& session) {
+// Removes rcuda's mark from an id, and returns the mark. Warns if the id was made outside of rcuda's
+// servers or by another version of NCCL, because NCCL then fails without giving a reason.
+IdMark take_mark(UniqueId& id, const Session& session) {
   IdMark mark;
   std::memcpy(&mark, id.bytes + kIdMarkOffset, sizeof mark);
   if (mark.magic != IdMark::kMagic) {
@@ -92,7 +92,7 @@ UniqueId without_mark(UniqueId id, const Session& session) {
           "the id does not run NCCL on a server, or that server's NCCL overwrites the mark. Set "
           "RCUDA_NCCL=server for all ranks");
     }
-    return id;
+    return {};
   }
   if (mark.version != library_version(session) && first_report("nccl version")) {
     RCUDA_WARN(
@@ -101,7 +101,7 @@ UniqueId without_mark(UniqueId id, const Session& session) {
         mark.version, library_version(session));
   }
   std::memset(id.bytes + kIdMarkOffset, 0, sizeof mark);
-  return id;
+  return mark;
 }
 
 int init(const Route& place, void** comm, int ranks, int rank, std::span<const UniqueId> ids,
@@ -110,8 +110,8 @@ int init(const Route& place, void** comm, int ranks, int rank, std::span<const U
   if (!comm || ids.empty() || !read_config(given, &config)) return refuse(kInvalidArgument);
   if (ranks < 1 || rank < 0 || rank >= ranks) return refuse(kInvalidArgument);
   set_blocking(&config);
-  std::vector<UniqueId> plain;
-  for (const UniqueId& id : ids) plain.push_back(without_mark(id, *place.session));
+  std::vector<UniqueId> plain(ids.begin(), ids.end());
+  for (UniqueId& id : plain) (void)take_mark(id, *place.session);
   Step step;
   step.call.verb = Verb::kInit;
   step.call.count = static_cast<uint64_t>(ranks);
@@ -181,6 +181,14 @@ int derive(void* comm, Step step, void** created, const Config* given,
     *created = nullptr;
   }
   return submit(std::move(step));
+}
+
+// Adds the mark of the id to a step of ncclCommGrow, and returns the id without the mark.
+UniqueId growth_id(UniqueId id, const Session& session, Step* step) {
+  const IdMark mark = take_mark(id, session);
+  step->call.source = mark.tag;
+  step->call.target = mark.parent_tag;
+  return id;
 }
 
 template <typename T>
@@ -273,15 +281,21 @@ int ncclCommGrow(void* comm, int ranks, const UniqueId* id, int rank, void** cre
   step.call.verb = Verb::kGrow;
   step.call.count = static_cast<uint64_t>(ranks);
   step.call.peer = rank;
-  const auto list = id ? std::as_bytes(std::span(id, 1)) : std::span<const std::byte>();
-  if (comm) return derive(comm, std::move(step), created, config, list);
+  if (comm) {
+    Communicator* const parent = find<Communicator>(comm);
+    if (!parent) return refuse(kInvalidArgument);
+    std::vector<UniqueId> ids;
+    if (id) ids.push_back(growth_id(*id, *parent->session, &step));
+    return derive(comm, std::move(step), created, config, std::as_bytes(std::span(ids)));
+  }
   Config own;
   if (!id || !created || !read_config(config, &own)) return refuse(kInvalidArgument);
   if (!open_library().ok()) return refuse(kSystemError);
   const CudaResult<Route> place = find_place();
   if (!place) return refuse(result_of(place.error()));
   set_blocking(&own);
-  step.tail = creation_tail(own, true, list);
+  const UniqueId plain = growth_id(*id, *place->session, &step);
+  step.tail = creation_tail(own, true, std::as_bytes(std::span(&plain, 1)));
   if (const int made = create_object(*place, own.blocking != 0, created, &step); made != kSuccess) {
     return refuse(made);
   }

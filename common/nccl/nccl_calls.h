@@ -36,7 +36,9 @@ enum class Verb : uint16_t {
   kRevoke = 21,      // `value` flags
   kSuspend = 22,     // `value` flags
   kResume = 23,
-  kGrow = 24,            // `count` ranks, `peer` this rank, the tail an id or none; creates
+  // `count` ranks, `peer` this rank, `source` and `target` the id's IdMark::tag and parent_tag, the
+  // tail an id or none; creates
+  kGrow = 24,
   kRegisterWindow = 25,  // `source` address, `count` bytes, `value` flags; answers with the window
   kDeregisterWindow = 26,  // `source` the window
   kPutSignal = 27,         // `target` the window; the tail is a PutTail
@@ -216,6 +218,9 @@ inline constexpr size_t kMostListItems = 1024;
 // The end of a unique id that a worker has made. NCCL leaves these bytes unused.
 struct IdMark {
   static constexpr uint64_t kMagic = 0x6c63636e61647563;  // "cudanccl"
+  // Of an id from ncclCommGetUniqueId: the tags (server/executor/nccl/batch.h) of the communicator
+  // that ncclCommGrow will make with this id, and of the communicator that grows. 0: unknown.
+  uint64_t tag = 0, parent_tag = 0;
   uint64_t magic = kMagic;
   int32_t version = 0;  // of the NCCL that made the id
   uint32_t reserved = 0;

@@ -20,6 +20,7 @@
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 #include "common/messages/work.h"
+#include "common/nccl/nccl_calls.h"
 
 namespace rcuda::server {
 
@@ -71,9 +72,8 @@ class WorkPage {
     return over_at_;
   }
   // The NCCL communicators of which the session has a rank, by tags other than 0. Each join() of a
-  // tag needs a leave(). Communicators beyond kCommunicators are not recorded. Only one thread may
-  // call join(), leave() and leave_all().
-  static constexpr size_t kCommunicators = 256;
+  // tag needs a leave(). Only one thread may call join(), leave() and leave_all().
+  static constexpr size_t kCommunicators = nccl::kMostCommunicators;
   void join(uint64_t tag) { replace_tag(0, tag); }
   void leave(uint64_t tag) { replace_tag(tag, 0); }
   void leave_all();

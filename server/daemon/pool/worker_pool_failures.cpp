@@ -5,6 +5,7 @@
 #include <chrono>
 #include <fstream>
 #include <string>
+#include <unordered_set>
 
 #include <signal.h>
 #include <sys/prctl.h>
@@ -51,17 +52,19 @@ WorkerPool::Clock::time_point WorkerPool::send_lost_ranks(Worker& worker) {
 // NCCL itself does not notice over NVLink that another process has died.
 void WorkerPool::report_lost_ranks(const Worker& dead) {
   if (!dead.work) return;
-  const std::vector<uint64_t> lost = dead.work->communicators();
-  if (lost.empty()) return;
+  const std::vector<uint64_t> tags_of_dead = dead.work->communicators();
+  if (tags_of_dead.empty()) return;
+  const std::unordered_set<uint64_t> lost(tags_of_dead.begin(), tags_of_dead.end());
   for (Worker& worker : workers_) {
     if (&worker == &dead || !worker.is(State::kBusy) || !worker.work) continue;
     // A worker may write tags of other users, but must not end their ranks.
     if (!same_user(worker.identity, dead.identity)) continue;
     std::vector<uint64_t>& tags = worker.lost_ranks;
     for (const uint64_t tag : worker.work->communicators()) {
-      const bool is_known = std::ranges::find(tags, tag) != tags.end();
-      if (!is_known && std::ranges::find(lost, tag) != lost.end()) tags.push_back(tag);
+      if (lost.contains(tag)) tags.push_back(tag);
     }
+    std::ranges::sort(tags);
+    tags.erase(std::ranges::unique(tags).begin(), tags.end());
     const Clock::time_point again = send_lost_ranks(worker);
     if (again == Clock::time_point::max()) continue;
     RCUDA_WARN(

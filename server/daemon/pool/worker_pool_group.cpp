@@ -4,6 +4,7 @@
 // session of the group is parked.
 #include <algorithm>
 #include <string>
+#include <unordered_set>
 #include <utility>
 
 #include <sys/socket.h>
@@ -54,10 +55,10 @@ void WorkerPool::forget_shares(const Worker& ended) {
 bool WorkerPool::are_connected(const Worker& one, const Worker& other) {
   if (one.shares_with.contains(other.pid) || other.shares_with.contains(one.pid)) return true;
   if (!one.work || !other.work || !same_user(one.identity, other.identity)) return false;
-  const std::vector<uint64_t> tags = one.work->communicators();
-  return std::ranges::any_of(other.work->communicators(), [&](uint64_t tag) {
-    return std::ranges::find(tags, tag) != tags.end();
-  });
+  const std::vector<uint64_t> listed = one.work->communicators();
+  const std::unordered_set<uint64_t> tags(listed.begin(), listed.end());
+  return std::ranges::any_of(other.work->communicators(),
+                             [&](uint64_t tag) { return tags.contains(tag); });
 }
 
 // The session, and the sessions that must be parked with it.

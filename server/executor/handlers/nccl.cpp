@@ -181,12 +181,10 @@ HandlerResult nccl_open(NcclServices& services, const Command& command,
 
 namespace {
 
-// Writes the version of NCCL into the last bytes of the id, unless NCCL itself uses these bytes.
-void mark_id(nccl::UniqueId* id, int version) {
+// Writes the mark into the last bytes of the id, unless NCCL itself uses these bytes.
+void mark_id(nccl::UniqueId* id, const nccl::IdMark& mark) {
   char* const end = id->bytes + nccl::kIdMarkOffset;
   if (std::any_of(end, id->bytes + sizeof id->bytes, [](char byte) { return byte != 0; })) return;
-  nccl::IdMark mark;
-  mark.version = version;
   std::memcpy(end, &mark, sizeof mark);
 }
 
@@ -202,7 +200,7 @@ HandlerResult nccl_unique_id(NcclServices& services, const Command& command,
       context->handle,
       [library, made] {
         made->first = library->functions.ncclGetUniqueId(&made->second);
-        mark_id(&made->second, library->version);
+        mark_id(&made->second, {.version = library->version});
       },
       [&answers = services.answers, target = command.target, made] {
         std::vector<std::byte> reply;
@@ -464,6 +462,9 @@ HandlerResult nccl_ask(NcclServices& services, const Command& command,
       if (handle && functions.ncclCommGetUniqueId) {
         nccl::UniqueId id{};
         answer.result = functions.ncclCommGetUniqueId(handle, &id);
+        mark_id(&id, {.tag = Nccl::tag_for_id(*communicator),
+                      .parent_tag = communicator->tag,
+                      .version = library->version});
         answer.text.assign(id.bytes, sizeof id.bytes);
       }
       break;

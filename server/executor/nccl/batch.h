@@ -35,8 +35,13 @@ struct NcclCommunicator {
   uint64_t error_number = 0;         // of Answers::latch(), for posted_error; executor thread
   // Equal in all ranks of the communicator, also in other workers; 0: unknown.
   uint64_t tag = 0;
-  uint32_t splits = 0;  // number of splits so far; executor thread
-  // The worker of another rank has died.
+  // Of a new rank, until ncclCommGrow has ended: the tag of the communicator that grows. 0: none.
+  // Executor thread.
+  uint64_t parent_tag = 0;
+  uint32_t splits = 0, growths = 0;  // number of calls so far; executor thread
+  // The last of `growths` for which an id has a tag (Nccl::tag_for_id()); executor thread.
+  uint32_t growth_of_id = 0;
+  // The worker of another rank has died, or that of a new rank during ncclCommGrow.
   std::atomic<bool> is_lost{false};
   // end_wait() has revoked the communicator. NCCL refuses to revoke it twice, so the program's own
   // ncclCommRevoke does nothing.

@@ -74,14 +74,25 @@ void set_environment(const std::vector<std::string>& variables, const std::strin
   std::atomic_ref<char**>(environ).store(all.data(), std::memory_order_release);
 }
 
-// Returns a tag that is equal in all ranks, because the ranks call splits in the same order.
-// Returns 0 if the tag is unknown.
+uint64_t hash(const void* data, size_t bytes) {
+  return std::hash<std::string_view>()({static_cast<const char*>(data), bytes});
+}
+
+uint64_t grown_tag(const NcclCommunicator& parent, uint32_t growth) {
+  if (parent.tag == 0) return 0;
+  const uint64_t parts[] = {parent.tag, growth, 0, 0};  // longer than those of the other verbs
+  return hash(parts, sizeof parts);
+}
+
+// Returns a tag that is equal in all ranks, because the ranks call splits and growths in the same
+// order. Returns 0 if the tag is unknown.
 uint64_t tag_of(const NcclStep& step) {
-  const auto hash = [](const void* data, size_t bytes) {
-    return std::hash<std::string_view>()({static_cast<const char*>(data), bytes});
-  };
   if (step.call.verb == nccl::Verb::kInit) {
     return hash(step.ids.data(), step.ids.size() * sizeof(nccl::UniqueId));
+  }
+  if (step.call.verb == nccl::Verb::kGrow) {
+    return step.communicator ? grown_tag(*step.communicator, ++step.communicator->growths)
+                             : step.call.source;
   }
   if (!step.communicator || step.communicator->tag == 0) return 0;
   const uint64_t parent = step.communicator->tag;
@@ -91,8 +102,6 @@ uint64_t tag_of(const NcclStep& step) {
     const uint64_t parts[] = {parent, hash(excluded.data(), excluded.size() * sizeof(int))};
     return hash(parts, sizeof parts);
   }
-  // The ranks of a communicator that grows share no value before they meet.
-  if (step.call.verb != nccl::Verb::kSplit) return 0;
   const uint64_t parts[] = {parent, ++step.communicator->splits,
                             static_cast<uint32_t>(step.call.peer)};
   return hash(parts, sizeof parts);
@@ -192,7 +201,17 @@ std::shared_ptr<NcclCommunicator> Nccl::create(const NcclStep& step, bool blocki
   }
   communicators_.emplace(id, made);
   if (made->tag != 0) settings_.note_rank(made->tag, true);
+  // A rank of the parent may die before it calls ncclCommGrow. It then has only the parent's tag.
+  if (step.call.verb == nccl::Verb::kGrow && !step.communicator) {
+    made->parent_tag = step.call.target;
+    if (made->parent_tag != 0) settings_.note_rank(made->parent_tag, true);
+  }
   return made;
+}
+
+uint64_t Nccl::tag_for_id(NcclCommunicator& parent) {
+  const uint32_t next = parent.growths + 1;
+  return std::exchange(parent.growth_of_id, next) == next ? 0 : grown_tag(parent, next);
 }
 
 // A unique id of NCCL is a random number and the address of the rank that made it. Releases before
@@ -218,7 +237,14 @@ std::string Nccl::check_id(const nccl::UniqueId& id) const {
 
 void Nccl::forget(uint32_t id) {
   const auto found = communicators_.extract(id);
-  if (found && found.mapped()->tag != 0) settings_.note_rank(found.mapped()->tag, false);
+  if (!found) return;
+  forget_parent(*found.mapped());
+  if (found.mapped()->tag != 0) settings_.note_rank(found.mapped()->tag, false);
+}
+
+void Nccl::forget_parent(NcclCommunicator& created) {
+  const uint64_t tag = std::exchange(created.parent_tag, 0);
+  if (tag != 0) settings_.note_rank(tag, false);
 }
 
 void Nccl::lose(std::vector<uint64_t> tags) {
@@ -232,8 +258,10 @@ void Nccl::lose(std::vector<uint64_t> tags) {
 void Nccl::lose_now(const std::vector<uint64_t>& tags) {
   std::vector<const NcclCommunicator*> lost;
   for (const auto& [id, communicator] : communicators_) {
-    if (std::ranges::find(tags, communicator->tag) == tags.end()) continue;
-    if (communicator->is_lost.exchange(true)) continue;
+    const bool is_named = std::ranges::any_of(tags, [&](uint64_t tag) {
+      return tag == communicator->tag || tag == communicator->parent_tag;
+    });
+    if (!is_named || communicator->is_lost.exchange(true)) continue;
     RCUDA_WARN("calls on an NCCL communicator fail: the worker of another of its ranks has died");
     lost.push_back(communicator.get());
   }
@@ -245,6 +273,9 @@ void Nccl::lose_now(const std::vector<uint64_t>& tags) {
   for (const std::shared_ptr<NcclBatch>& batch : in_progress_) {
     const auto step = std::ranges::find_if(batch->steps, is_new);
     if (step == batch->steps.end()) continue;
+    for (NcclStep& one : batch->steps) {  // of a growth: the parent has not lost a rank
+      if (one.communicator && needs_lost(one)) one.communicator->is_lost = true;
+    }
     batch->is_being_revoked = true;
     if (batch->is_made) {
       batch->is_being_revoked = false;
@@ -267,8 +298,9 @@ void Nccl::lose_now(const std::vector<uint64_t>& tags) {
 void Nccl::forget_created(const NcclBatch& batch) {
   for (const NcclStep& step : batch.steps) {
     if (!step.created) continue;
-    const bool counts = step.call.verb == nccl::Verb::kSplit && step.created->tag != 0;
-    if (counts) --step.communicator->splits;
+    const bool counts = step.communicator && step.created->tag != 0;
+    if (counts && step.call.verb == nccl::Verb::kSplit) --step.communicator->splits;
+    if (counts && step.call.verb == nccl::Verb::kGrow) --step.communicator->growths;
     forget(step.call.created);
   }
 }
@@ -278,7 +310,9 @@ void Nccl::forget_ended(const NcclBatch& batch) {
     const nccl::Verb verb = step.call.verb;
     const bool ends = verb == nccl::Verb::kDestroy || verb == nccl::Verb::kAbort;
     if (ends) forget(step.call.communicator);
-    if (step.created && !step.created->handle.load()) forget(step.call.created);
+    if (!step.created) continue;
+    forget_parent(*step.created);
+    if (!step.created->handle.load()) forget(step.call.created);
   }
 }
 

@@ -57,6 +57,10 @@ class Nccl {
   // Registers the communicator that the step will create. Returns null if the id is in use, or if
   // too many communicators exist.
   std::shared_ptr<NcclCommunicator> create(const NcclStep& step, bool blocking);
+  // Returns the tag of the communicator that ncclCommGrow makes from this one with the next id.
+  // Returns 0 if the tag is unknown. Only one id of a growth gets the tag, because the worker cannot
+  // know with which id the growth begins.
+  static uint64_t tag_for_id(NcclCommunicator& parent);
   const std::string& apart() const { return settings_.apart; }  // see NcclSettings
   // Returns the reason why NCCL may not connect to the address that the id names, as a line for the
   // program. Empty: it may connect.
@@ -96,6 +100,7 @@ class Nccl {
 
  private:
   void forget(uint32_t id);
+  void forget_parent(NcclCommunicator& created);
   // Forgets the communicators that the batch has ended, and those that it has not made.
   void forget_ended(const NcclBatch& batch);
   using Communicators = std::vector<std::shared_ptr<NcclCommunicator>>;

@@ -97,6 +97,54 @@ void smaller(Ranks& ranks) {
   say(ranks, "smaller communicators: right");
 }
 
+// Sends the id of rank 0 to all ranks of a communicator.
+void broadcast_id(Ranks& ranks, ncclUniqueId* id) {
+  std::vector<void*> data(ranks.size());
+  each(ranks, [&](Rank& rank) {
+    void*& own = data[&rank - ranks.data()];
+    CUDA(cudaMallocAsync(&own, sizeof *id, rank.stream));
+    CUDA(cudaMemcpyAsync(own, id, sizeof *id, cudaMemcpyHostToDevice, rank.stream));
+    NCCL(ncclBroadcast(own, own, sizeof *id, ncclInt8, 0, rank.comm, rank.stream));
+  });
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    CUDA(cudaMemcpyAsync(id, data[i], sizeof *id, cudaMemcpyDeviceToHost, ranks[i].stream));
+    CUDA(cudaFreeAsync(data[i], ranks[i].stream));
+    CUDA(cudaStreamSynchronize(ranks[i].stream));
+  }
+}
+
+// The last rank joins a communicator of the other ranks.
+void larger(Ranks& ranks) {
+  Ranks part = ranks, made = ranks;
+  const int count = ranks.front().ranks, last = count - 1;
+  NCCL(ncclGroupStart());
+  for (Rank& rank : part) {
+    const int color = rank.rank == last ? kNcclNoColor : 0;
+    NCCL(ncclCommSplit(rank.comm, color, rank.rank, &rank.comm, nullptr));
+  }
+  NCCL(ncclGroupEnd());
+  for (int round = 0; round < 2; ++round) {
+    ncclUniqueId id{};
+    if (part.front().rank == 0) NCCL(ncclCommGetUniqueId(part.front().comm, &id));
+    broadcast_id(ranks, &id);
+    NCCL(ncclGroupStart());
+    for (size_t i = 0; i < part.size(); ++i) {
+      const bool is_new = part[i].rank == last, has_id = is_new || part[i].rank == 0;
+      NCCL(ncclCommGrow(part[i].comm, count, has_id ? &id : nullptr, is_new ? last : -1,
+                        &made[i].comm, nullptr));
+    }
+    NCCL(ncclGroupEnd());
+    for (const Rank& rank : made) check_known(rank);
+    check_sum(made);
+    check_sum(ranks);
+    for (const Rank& rank : made) NCCL(ncclCommDestroy(rank.comm));
+  }
+  for (const Rank& rank : part) {
+    if (rank.comm) NCCL(ncclCommDestroy(rank.comm));
+  }
+  say(ranks, "larger communicators: right");
+}
+
 // Two communicators of the same ranks, whose operations alternate.
 void two(Ranks& ranks) {
   Ranks made = ranks;
@@ -250,6 +298,7 @@ int main(int argc, char** argv) {
     known(ranks);
     parts(ranks);
     smaller(ranks);
+    larger(ranks);
     two(ranks);
     not_blocking(ranks);
     memory(ranks);

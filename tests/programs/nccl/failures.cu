@@ -221,6 +221,59 @@ void died_in_shrink(Place& place) {
   expect_not_made(place, smaller);
 }
 
+// Makes a communicator of all ranks except the last, which gets null.
+ncclComm_t make_part(Place& place) {
+  const Rank& rank = place.rank;
+  ncclComm_t part = nullptr;
+  NCCL(ncclCommSplit(rank.comm, is_last(place) ? kNcclNoColor : 0, rank.rank, &part, nullptr));
+  return part;
+}
+
+// The last rank joins the communicator of the other ranks.
+ncclResult_t grow(Place& place, ncclComm_t part, ncclComm_t* made, int blocking) {
+  const Rank& rank = place.rank;
+  ncclUniqueId id = id_through(place.id_file + ".growth", rank.rank, part);
+  ncclConfig_t config;
+  config.blocking = blocking;
+  return ncclCommGrow(part, rank.ranks, part && rank.rank != 0 ? nullptr : &id,
+                      part ? -1 : rank.rank, made, &config);
+}
+
+// A rank dies during the growth of a communicator. Rank 1 does not take part, so the others wait.
+void die_in_growth(Place& place, int victim) {
+  Rank& rank = place.rank;
+  settle(place);
+  const ncclComm_t part = make_part(place);
+  ncclComm_t made = nullptr;
+  if (rank.rank != 1) NCCL_EXPECT(ncclInProgress, grow(place, part, &made, 0));
+  gather(place, rank.ranks, "growth");
+  if (rank.rank == victim) raise(SIGKILL);
+  if (rank.rank != 1) CHECK(outcome(made) == ncclRemoteError);
+  if (rank.rank != 1 && part) expect_failure(part, ncclRemoteError);
+  for (const ncclComm_t each : {made, part}) {
+    if (each) NCCL(ncclCommAbort(each));
+  }
+  abort(place);
+}
+
+void died_in_growth(Place& place) { die_in_growth(place, place.rank.ranks - 1); }
+void died_before_growth(Place& place) { die_in_growth(place, 1); }
+
+void died_after_growth(Place& place) {
+  Rank& rank = place.rank;
+  const ncclComm_t part = make_part(place);
+  ncclComm_t made = nullptr;
+  NCCL(grow(place, part, &made, 1));
+  NCCL(ncclCommAbort(rank.comm));
+  rank.comm = made;
+  settle(place);
+  if (is_last(place)) raise(SIGKILL);
+  expect_failure(made, ncclRemoteError);
+  NCCL(ncclCommAbort(made));
+  rank.comm = part;
+  settle(place);  // the parent has lost no rank
+}
+
 // The program ends the communicator without an abort.
 void destroyed(Place& place) {
   settle(place);
@@ -391,6 +444,9 @@ constexpr Case kCases[] = {
     {"survived_in_call", survived_in_call, false, 1},
     {"died_before_split", died_before_split, false, 1},
     {"died_in_shrink", died_in_shrink, false, 2},
+    {"died_in_growth", died_in_growth, false, 1},
+    {"died_before_growth", died_before_growth, false, 1},
+    {"died_after_growth", died_after_growth, false, 1},
     {"destroyed", destroyed, false, 1},
     {"aborted_operation", aborted_operation, false},
     {"aborted_first_operation", aborted_first_operation, false},

@@ -119,11 +119,12 @@ inline void end_ranks(Ranks& ranks) {
   }
 }
 
-// Writes the id of rank 0 to the file, and reads it as every other rank.
-inline ncclUniqueId id_through(const std::string& path, int rank) {
+// Writes the id of rank 0 to the file, and reads it as every other rank. With `growing`, a
+// communicator of rank 0, the id is for new ranks of this communicator.
+inline ncclUniqueId id_through(const std::string& path, int rank, ncclComm_t growing = nullptr) {
   ncclUniqueId id{};
   if (rank == 0) {
-    NCCL(ncclGetUniqueId(&id));
+    NCCL(growing ? ncclCommGetUniqueId(growing, &id) : ncclGetUniqueId(&id));
     std::ofstream(path + ".new").write(id.internal, sizeof id.internal);
     CHECK(rename((path + ".new").c_str(), path.c_str()) == 0);
   } else {

@@ -413,8 +413,11 @@ ncclResult_t ncclCommGrow(ncclComm_t comm, int ranks, const ncclUniqueId* id, in
     ncclResult_t result = ncclSuccess;
     const CommunicatorPtr parent = use(comm, &result);
     if (!parent) return result;
+    bool blocking = parent->blocking();
+    if (result = read_config(config, &blocking); result != ncclSuccess) return result;
     const Current current(parent->context());
-    const CommunicatorPtr child = make(made, ranks, parent->rank(), parent->blocking());
+    const CommunicatorPtr child = make(made, ranks, parent->rank(), blocking);
+    parent->adopt(child);
     add({[=, mine = id ? read_id(*id) : Id{}] {
            Bytes record;
            put(record, mine);

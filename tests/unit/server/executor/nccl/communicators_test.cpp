@@ -80,6 +80,24 @@ TEST_F(NcclTest, ASplitThatIsNotMadeDoesNotCount) {
   EXPECT_NE(tags_[2], tags_[3]);
 }
 
+// A new rank gets the tags with the id, because it does not know the parent.
+TEST_F(NcclTest, OldAndNewRanksOfAGrowthHaveOneTag) {
+  NcclCommunicator& parent = *nccl_->find(1);
+  NcclStep joins = step(Verb::kGrow, 2, 0);
+  joins.call.source = Nccl::tag_for_id(parent);
+  joins.call.target = parent.tag;
+  EXPECT_EQ(Nccl::tag_for_id(parent), 0u);
+  ASSERT_NE(nccl_->create(joins, true), nullptr);
+  (void)make(Verb::kGrow, 3, 1);
+  (void)make(Verb::kGrow, 4, 1);
+  ASSERT_EQ(tags_.size(), 5u);
+  EXPECT_EQ(tags_[1], joins.call.source);
+  EXPECT_EQ(tags_[2], parent.tag);
+  EXPECT_EQ(tags_[3], tags_[1]);
+  EXPECT_NE(tags_[4], tags_[1]);
+  EXPECT_NE(Nccl::tag_for_id(parent), 0u);
+}
+
 TEST_F(NcclTest, ADestroyThatIsNotMadeForgetsNothing) {
   NcclBatch batch;
   batch.steps.push_back(step(Verb::kDestroy, 0, 1));
