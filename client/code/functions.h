@@ -96,8 +96,8 @@ void note_attribute(Kernel& kernel, const Route& route, int which, int value);
 CUresult function_in(Kernel& kernel, const Route& route, Function** function);
 // Returns the kernel with this id on a session, or null.
 Kernel* find_kernel(const Session& session, wire::ObjectId id);
-// Call it when a context is about to be destroyed or reset, which destroys its functions.
-// Attributes set by cuKernelSetAttribute stay.
+// Call it before a context is destroyed or reset, because the kernels' functions in this context
+// end with it. Attributes set by cuKernelSetAttribute stay.
 void forget_kernels_in(const Session& session, wire::ObjectId context);
 
 }  // namespace rcuda::client

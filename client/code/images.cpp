@@ -79,8 +79,8 @@ CUresult read_answer(Session& session, Session::PendingCall& question, bool* pre
   return CUDA_SUCCESS;
 }
 
-// Whether the image is sent in commands instead of through staging slots: if it is small, and not
-// over shared memory, where slots cost no round trip.
+// Whether the image is sent in commands instead of through staging slots. True for small images,
+// except over shared memory, where filling a slot takes no round trip.
 bool goes_in_commands(const Session& session, const ImageParts& image) {
   size_t bytes = 0;
   for (const std::span<const std::byte> part : image.parts) bytes += part.size();

@@ -113,8 +113,8 @@ CUresult attribute(void* data, CUpointer_attribute which, CUdeviceptr address) {
       if (host && !managed) return CUDA_ERROR_INVALID_VALUE;
       return tokens_of(address, static_cast<CUDA_POINTER_ATTRIBUTE_P2P_TOKENS*>(data));
     default:
-      // Newer runtimes also query attributes that this driver does not know, for example cudart
-      // 13.5 attribute 22.
+      // Newer runtimes also query attributes that this library does not know. For example, cudart
+      // 13.5 queries attribute 22.
       return CUDA_ERROR_INVALID_VALUE;
   }
 }

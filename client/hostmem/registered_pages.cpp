@@ -28,8 +28,8 @@ std::map<uint64_t, PageRun>& runs() {
   return *instance;
 }
 
-// Whether a child of fork() has failed to copy all moved pages. The child may still use the pages
-// of the memfd, so they must not be freed.
+// Whether a child of fork() has failed to copy some of the moved pages. The child may still use the
+// pages of the memfd, so they must not be freed.
 bool shared_with_child RCUDA_GUARDED_BY(change_mutex) = false;
 
 // Returns the parts of [begin, end) that are still mapped to the run's memfd. The application may

@@ -1,8 +1,8 @@
 // Modules, libraries, kernels and functions.
 //
 // A module and its functions belong to one session. A library and its kernels are independent of
-// contexts: they are loaded on a session when it first needs them. cudart passes a CUkernel where a
-// CUfunction is expected. client/code/functions.h declares their operations.
+// contexts: each session loads the library when it first needs it. cudart passes a CUkernel where a
+// CUfunction is expected. client/code/functions.h declares the operations on these objects.
 #pragma once
 
 #include <array>
@@ -46,8 +46,9 @@ struct JitOptions {
   std::vector<void*> library_values;
 };
 
-// A count for KnownLimits. Grows when a kernel is launched in another context than before, and when
-// a graph is launched, because such launches may enlarge the stack of the context's threads.
+// A count for KnownLimits. Grows when a kernel is launched in another context than at its last
+// launch, and when a graph is launched, because such launches may enlarge the stack of the
+// context's threads.
 inline std::atomic<uint64_t> stack_change_count{0};
 inline uint64_t stack_changes() { return stack_change_count.load(std::memory_order_acquire); }
 inline void note_stack_change() { stack_change_count.fetch_add(1, std::memory_order_acq_rel); }
@@ -103,9 +104,9 @@ struct Function : Object {
   const Kernel* kernel = nullptr;  // of a library kernel's function; otherwise null
 };
 
-// A module of cuModuleLoad* owns its functions by name, because a driver returns the same handle
-// each time. The module of a library in a context (cuLibraryGetModule) has the functions of the
-// library's kernels and the library's variables, and ends with the library.
+// A module of cuModuleLoad* keeps its functions by name, because a driver returns the same handle
+// for each lookup of a name. The module of a library in a context (cuLibraryGetModule) has the
+// functions of the library's kernels and the library's variables, and ends with the library.
 struct Module : Object {
   static constexpr wire::Kind kKind = wire::Kind::kModule;
   explicit Module(const Identity& identity) : Object(kKind, identity) {}

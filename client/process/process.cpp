@@ -89,7 +89,8 @@ Result<std::vector<DeviceAddress>> selected_devices(const std::vector<DeviceAddr
   return std::move(selection.devices);
 }
 
-// Returns the text for a failed cuInit. If memory is short, it also names the limit of the process.
+// Returns the text for a failed cuInit. If memory is short, the text also names the limit of the
+// process's address space.
 std::string reason_of(const Status& status) {
   std::string reason = status.context();
   const bool is_memory = status.code() == Code::kOutOfMemory ||

@@ -4,7 +4,7 @@
 // or for a later event in it, a query of this event therefore needs no round trip. Otherwise the
 // client asks the worker. If the event is unfinished, the client also sends kWatchEvent with a
 // completion word, so that the next query is only a load. A mark in the stream cannot replace this
-// command: the mark might follow later work that does not end.
+// command: the mark would come after later work in the stream, which may never end.
 //
 // Records made by graphs, by other processes and by a launch's attributes are known only to the
 // worker. If an event may have such records, each query asks the worker.

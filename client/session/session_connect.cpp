@@ -107,7 +107,8 @@ Result<wire::Hello> make_hello() {
   hello.uid = ::getuid();
   hello.host = host_name();
   hello.program = program_invocation_short_name;
-  // USER is often unset in a container. A lookup of the name may need the network.
+  // USER is often unset in a container. The name is then not looked up, because a lookup may need
+  // the network.
   const char* user = ::secure_getenv("USER");
   hello.user = user && *user ? user : "uid " + std::to_string(hello.uid);
   if (::getrandom(hello.session, sizeof hello.session, 0) != sizeof hello.session) {

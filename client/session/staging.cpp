@@ -321,7 +321,7 @@ CUresult Staging::to_device(const Route& route, CUdeviceptr destination, const v
   // copied the bytes that are not lent.
   const size_t lent = fills_after_command(route) ? bytes - std::min(bytes, kNotLent) : 0;
   if (lent != 0) session_.link().lend(source, lent);
-  const bool awaits = awaits_answers();  // asked on this thread; others post chunks, too
+  const bool awaits = awaits_answers();  // of this thread; applied to all threads that post chunks
   run_parallel(chunks, [&](size_t index) {
     if (first_error.load() != CUDA_SUCCESS) return;
     std::optional<CaptureAnswers> answers;
@@ -372,7 +372,7 @@ CUresult Staging::to_host(const Route& route, std::span<const Part> parts) {
       chunks.push_back({part.to + at, part.from + at, std::min(chunk, part.bytes - at)});
     }
   }
-  // A lane is one task of run_parallel(). It makes every lanes-th chunk.
+  // A lane is one task of run_parallel(). It copies every lanes-th chunk.
   const size_t lanes = std::min(chunks.size(), copy_threads());
   std::atomic<int> first_error{CUDA_SUCCESS};
   struct Pending {

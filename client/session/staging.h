@@ -83,9 +83,10 @@ class Staging {
   std::optional<Slot> try_acquire(const Timeline* user);
   bool is_ready(const Slot& slot) const;
   void collect() RCUDA_REQUIRES(mutex_);  // moves unused slots to ready_
-  // Returns a ready slot, unless `user` has its full share of the slots. Otherwise returns the slot
-  // that `user` released first, which may not be ready yet. With `only_ready`, returns nullopt
-  // instead of a slot that may not be ready. Also returns nullopt if `user` has released no slot.
+  // Returns a ready slot if there is one and `user` does not have its full share of the slots yet.
+  // Otherwise returns the slot that `user` released first, which may not be ready yet; nullopt if
+  // `user` has released no slot. With `only_ready`, returns nullopt instead of a slot that may not
+  // be ready.
   std::optional<Slot> take(const Timeline* user, bool only_ready);
   Slot take_any();  // for a lost session: the worker writes no more words
 

@@ -326,8 +326,9 @@ void WorkerEvents::host_callback(const wire::HostCallbackEvent& event) {
   if (shared && shared->is_internal) {
     enqueue(copies_, [this, event, shared = std::move(shared)]() mutable {
       shared->function();
-      // Released before the acknowledgement. Until then the worker's graph holds the callback, so
-      // this is not the last reference, and its destructor does not run here.
+      // Drop this reference before the acknowledgement. Until then the worker's graph holds the
+      // callback, so this reference is not the last, and the callback's destructor does not run
+      // here.
       shared.reset();
       acknowledge(event);
     });
