@@ -43,7 +43,7 @@ CUresult send_chunk(Session& session, wire::ObjectId context, const ImageHash& h
     body.sequence = slot.word.sequence;
     result = session.post(session.in_context(context), body);
   } else {
-    --slot.word.sequence;  // not sent, so nothing signals this sequence
+    --slot.word.sequence;  // no command has this sequence, so the worker never writes it
   }
   session.staging().release(slot);
   return result;
@@ -151,8 +151,8 @@ CUresult send_missing(Session& session, wire::ObjectId context, const ImageParts
   return CUDA_SUCCESS;
 }
 
-// The result of a load after the image was sent. CUDA_ERROR_NOT_READY means that the worker still
-// lacks the image: the bytes that it received do not match the hash.
+// Returns the result of a load after the image was sent. CUDA_ERROR_NOT_READY means that the worker
+// still lacks the image: the bytes that it received do not match the hash.
 CUresult loaded(CUresult result) {
   return result == CUDA_ERROR_NOT_READY ? CUDA_ERROR_INVALID_IMAGE : result;
 }

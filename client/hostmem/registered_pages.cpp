@@ -106,7 +106,7 @@ void take_out(uint64_t first, const std::function<void(const PageRun&)>& end_run
 // waits. (The kernel also copies pinned pages for a child.) The forking thread holds both mutexes
 // during the fork.
 std::vector<MappedPart>& forked = *new std::vector<MappedPart>;
-int copied[2] = {-1, -1};  // pipe: the child reports whether it copied all
+int copied[2] = {-1, -1};  // a pipe: the child reports whether it has copied all pages
 
 void before_fork() RCUDA_ACQUIRE(change_mutex, runs_mutex) {
   change_mutex.lock();

@@ -77,7 +77,8 @@ struct FunctionInfo {
 
   cuda::ShapedLaunch shaped;  // set by cuFuncSetBlockShape and cuParamSet*
 
-  // To be called for each launch in this context, for stack_changes().
+  // Call it for each launch, with the context of the launch. Counts a change of the context for
+  // stack_changes().
   void note_launch(wire::ObjectId context) {
     if (launched_in.load(std::memory_order_relaxed) == context) [[likely]]
       return;
@@ -87,8 +88,8 @@ struct FunctionInfo {
   std::atomic<wire::ObjectId> launched_in{0};  // the context of the last launch
 };
 
-// The variables of a module or library that the application has looked up: address to buffer id (of
-// the Registry).
+// The variables of a module or library that the application has looked up. `buffer_ids`: the
+// Registry's buffer id of each variable, by address.
 struct Variables {
   Mutex mutex;
   std::map<CUdeviceptr, uint64_t> buffer_ids RCUDA_GUARDED_BY(mutex);

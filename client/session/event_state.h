@@ -101,7 +101,7 @@ class EventState {
   Place place_ RCUDA_GUARDED_BY(mutex_);  // the position of the latest record
 
   std::optional<Word> word_ RCUDA_GUARDED_BY(mutex_);
-  // The number of the record for whose end the worker was last asked to write word_ (kWatchEvent).
+  // The last kWatchEvent asked the worker to write word_ at the end of the record with this number.
   uint64_t watched_ RCUDA_GUARDED_BY(mutex_) = 0;
   PendingAnswer pending_;  // about the record with the number record_
 };

@@ -124,8 +124,8 @@ class Session final : public TimelineHost {
   transport::Link& link() { return *link_; }
   Staging& staging() { return *staging_; }
   ShadowRegions& shadows() { return shadows_; }
-  // Records the worker's writes with immediates. The loss of the session does not complete a write,
-  // so callers wait with wait_for(), which then returns kSessionLost.
+  // Records the worker's writes with immediates. If the session is lost, an expected write never
+  // ends, so callers wait with wait_for(), which then returns kSessionLost.
   transport::Arrivals& arrivals() { return arrivals_; }
   Ids& ids() { return ids_; }
   const LackingCommands& lacking() const { return lacking_; }
@@ -275,7 +275,7 @@ class Session final : public TimelineHost {
   std::atomic<bool> told_no_room_{false};
   transport::MediumTraits traits_;
   uint32_t trace_ = 0;            // this session's number in the trace
-  transport::Arrivals arrivals_;  // outlives the Link, whose threads use it, like shadows_
+  transport::Arrivals arrivals_;  // like shadows_, outlives the Link, whose threads use both
   ShadowRegions shadows_;
   std::unique_ptr<transport::Link> link_;
   std::optional<wire::Channel> channel_;

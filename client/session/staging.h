@@ -90,9 +90,9 @@ class Staging {
   std::optional<Slot> take(const Timeline* user, bool only_ready);
   Slot take_any();  // for a lost session: the worker writes no more words
 
-  // Whether the route's stream can wait for bytes that arrive after their command: at a gate of the
-  // worker, which only streams of the first device's primary context can
-  // (server/executor/host_memory/arrival_gates.h). In other streams, the caller first waits until
+  // Whether the route's stream can wait for bytes that arrive after their command. The stream waits
+  // at a gate of the worker; only streams of the first device's primary context can use gates
+  // (server/executor/host_memory/arrival_gates.h). For other streams, the caller first waits until
   // the bytes are in the slot.
   bool fills_after_command(const Route& route) const;
 

@@ -21,9 +21,9 @@
 //
 // If `reached` does not answer a query, the client asks the worker and sends a mark, so that the
 // next query is only a load. While the mark is not reached, the stream counts as busy until the
-// client learns something new. For example, the client finds another stream done that waited for
-// this stream: then this stream is done too, even if the word of its mark has not arrived yet. News
-// (news.h) counts what the client has learned.
+// client learns something new. For example, the client finds that another stream, which waited for
+// this stream, is done. Then this stream is done too, even if the word of its mark has not arrived
+// yet. News (news.h) counts what the client has learned.
 //
 // Pacing: a driver's queues are finite. On an H200 a stream holds 1020 launches, copies or records
 // after a kernel that does not end (driver 580); the next call blocks. The worker has one thread

@@ -121,7 +121,8 @@ bool WorkerEvents::has_had_callbacks() {
 }
 
 bool WorkerEvents::remove_callback(uint64_t id) {
-  // Destroyed after the lock is released: destroying its contents may need the event thread.
+  // Destroyed after the lock is released: destroying its contents may wait for the worker, and the
+  // event thread needs this lock meanwhile.
   Shared forgotten;
   MutexLock lock(mutex_);
   if (callbacks_.erase(id) != 0) return true;
