@@ -414,9 +414,9 @@ CUresult check_pinning(const std::vector<MappedPart>& parts, uint64_t first, siz
       return CUDA_SUCCESS;
     case Pinning::kWrittenBack:
       RCUDA_WARN(
-          "%s at %p cannot be registered: Linux does not pin writable shared pages of a file on a "
-          "disk; map the file private or read-only (cudaHostRegisterReadOnly), or move it to "
-          "/dev/shm",
+          "%s of memory at %p cannot be registered: Linux does not pin writable shared pages of a "
+          "file on a disk; map the file private or read-only (cudaHostRegisterReadOnly), or move "
+          "the file to /dev/shm",
           exact_bytes_text(length).c_str(), reinterpret_cast<void*>(first));
       return CUDA_ERROR_INVALID_VALUE;
     case Pinning::kUnmapped:

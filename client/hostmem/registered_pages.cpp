@@ -246,8 +246,8 @@ void give_back(const PageRun& run) RCUDA_NO_THREAD_SAFETY_ANALYSIS {
   for (const MappedPart& part : moved_parts(run, run.first, run.first + run.bytes)) {
     if (!move_off(part, !shared_with_child)) {
       RCUDA_WARN(
-          "%s at %p are no longer registered, but stay shared with child processes, because they "
-          "cannot become private memory again: %s",
+          "%s of memory at %p are no longer registered, but stay shared with child processes, "
+          "because they cannot become private memory again: %s",
           exact_bytes_text(part.bytes()).c_str(), part.address(), std::strerror(errno));
     }
   }

@@ -82,8 +82,8 @@ Result<std::vector<DeviceAddress>> selected_devices(const std::vector<DeviceAddr
   }
   if (!problem.empty()) {
     RCUDA_INFO(
-        "CUDA_VISIBLE_DEVICES selects only %zu devices, because it ends at an invalid entry: "
-        "%s",
+        "CUDA_VISIBLE_DEVICES selects only %zu devices, because the list ends at an invalid "
+        "entry: %s",
         selection.devices.size(), problem.c_str());
   }
   return std::move(selection.devices);

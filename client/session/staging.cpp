@@ -96,7 +96,7 @@ Result<std::unique_ptr<Staging>> Staging::open(Session& session, const wire::Rea
   const auto slots = static_cast<uint32_t>(std::min<uint64_t>(offered, kMostSlots));
   if (slots < offered) {
     RCUDA_INFO(
-        "%s: copies use only %s, the limit of this build, of the worker's staging region of %s",
+        "%s: copies use only %s of the worker's staging region of %s (limit of this build)",
         session.name().c_str(), bytes_text(slots * kSlotBytes).c_str(),
         bytes_text(ready.staging_bytes).c_str());
   }
