@@ -95,10 +95,9 @@ Result<std::unique_ptr<Staging>> Staging::open(Session& session, const wire::Rea
   const uint64_t offered = ready.staging_bytes / kSlotBytes;
   const auto slots = static_cast<uint32_t>(std::min<uint64_t>(offered, kMostSlots));
   if (slots < offered) {
-    RCUDA_INFO(
-        "%s: copies use only %s of the worker's staging region of %s (limit of this build)",
-        session.name().c_str(), bytes_text(slots * kSlotBytes).c_str(),
-        bytes_text(ready.staging_bytes).c_str());
+    RCUDA_INFO("%s: copies use only %s of the worker's staging region of %s (limit of this build)",
+               session.name().c_str(), bytes_text(slots * kSlotBytes).c_str(),
+               bytes_text(ready.staging_bytes).c_str());
   }
   MutexLock lock(staging->mutex_);
   for (uint32_t i = 0; i < slots; ++i) {
