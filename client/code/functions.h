@@ -44,8 +44,9 @@ class FunctionQuestion {
 CUresult ask_function(Session& session, wire::ObjectId context, wire::ObjectId owner,
                       bool is_kernel, const char* name, std::unique_ptr<FunctionInfo>* info);
 
-// A function that the client has queried in the round trip that loads its image. The client does so
-// for images with few functions, such as code that is compiled at run time.
+// A function whose data the client has queried together with the load of its image, in one round
+// trip. The client does this only for images with few functions, such as code that is compiled at
+// run time.
 struct LoadedFunction {
   std::string name;
   std::unique_ptr<FunctionInfo> info;
@@ -79,7 +80,8 @@ CUresult id_on(Library& library, Session& session, wire::ObjectId context, wire:
 void add_kernel(Library& library, const Route& route, LoadedFunction function);
 // Returns the module of a library in the route's context.
 CUresult library_module(Library& library, const Route& route, CUmodule* module);
-// Returns the library's kernel with this name. The first call for a name looks it up on `route`.
+// Returns the library's kernel with this name. The first call for a name queries the worker of
+// `route`.
 CUresult find_kernel(Library& library, const Route& route, const char* name, Kernel** kernel);
 // Unloads the library from every session. Destroys it, its kernels and its modules; their handles
 // become invalid.
@@ -96,8 +98,8 @@ void note_attribute(Kernel& kernel, const Route& route, int which, int value);
 CUresult function_in(Kernel& kernel, const Route& route, Function** function);
 // Returns the kernel with this id on a session, or null.
 Kernel* find_kernel(const Session& session, wire::ObjectId id);
-// Call it when a context is about to be destroyed or reset, which destroys its functions.
-// Attributes set by cuKernelSetAttribute stay.
+// Call it before a context is destroyed or reset, because the kernels' functions in this context
+// end with it. Attributes set by cuKernelSetAttribute stay.
 void forget_kernels_in(const Session& session, wire::ObjectId context);
 
 }  // namespace rcuda::client

@@ -43,7 +43,7 @@ CUresult send_chunk(Session& session, wire::ObjectId context, const ImageHash& h
     body.sequence = slot.word.sequence;
     result = session.post(session.in_context(context), body);
   } else {
-    --slot.word.sequence;  // not sent, so nothing signals this sequence
+    --slot.word.sequence;  // no command has this sequence, so the worker never writes it
   }
   session.staging().release(slot);
   return result;
@@ -79,8 +79,8 @@ CUresult read_answer(Session& session, Session::PendingCall& question, bool* pre
   return CUDA_SUCCESS;
 }
 
-// Whether the image is sent in commands instead of through staging slots: if it is small, and not
-// over shared memory, where slots cost no round trip.
+// Whether the image is sent in commands instead of through staging slots. True for small images,
+// except over shared memory, where filling a slot takes no round trip.
 bool goes_in_commands(const Session& session, const ImageParts& image) {
   size_t bytes = 0;
   for (const std::span<const std::byte> part : image.parts) bytes += part.size();
@@ -151,8 +151,8 @@ CUresult send_missing(Session& session, wire::ObjectId context, const ImageParts
   return CUDA_SUCCESS;
 }
 
-// The result of a load after the image was sent. CUDA_ERROR_NOT_READY means that the worker still
-// lacks the image: the bytes that it received do not match the hash.
+// Returns the result of a load after the image was sent. CUDA_ERROR_NOT_READY means that the worker
+// still lacks the image: the bytes that it received do not match the hash.
 CUresult loaded(CUresult result) {
   return result == CUDA_ERROR_NOT_READY ? CUDA_ERROR_INVALID_IMAGE : result;
 }

@@ -108,7 +108,8 @@ void destroy_kernel(Kernel* kernel) {
   destroy(kernel);
 }
 
-// Returns the library's kernel of that name: `created`, unless another thread was first.
+// Adds `created` to the library and returns it. If another thread has already added a kernel of
+// this name, destroys `created` and returns that kernel.
 Kernel* keep_kernel(Library& library, Kernel* created) {
   WriterLock gone(kernels_mutex());
   MutexLock lock(library.mutex);

@@ -34,7 +34,7 @@ size_t most_asked(const Session& session) {
   return session.traits().shares_pages ? 1 : kOverNetwork;
 }
 
-// Returns the names of the image's functions. Returns no names for containers, because their
+// Returns the names of the image's functions. Returns no names for fatbin containers, because their
 // entries may be compressed.
 std::vector<std::string> functions_of(const ImageParts& image) {
   if (image.parts.size() != 1) return {};

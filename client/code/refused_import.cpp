@@ -13,9 +13,9 @@ CUresult explain_import(CUresult result) {
   }
   if (result == CUDA_ERROR_INVALID_DEVICE) {
     RCUDA_WARN(
-        "cannot import memory of another process: it is on a GPU that this program does not have. "
-        "In RCUDA_DEVICES, name all GPUs whose memory the processes share, and do not hide any of "
-        "them with CUDA_VISIBLE_DEVICES. For leased GPUs, also set RCUDA_LEASE");
+        "cannot import memory of another process: the memory is on a GPU that this program does "
+        "not have. In RCUDA_DEVICES, name all GPUs whose memory the processes share, and do not "
+        "hide any of them with CUDA_VISIBLE_DEVICES. For leased GPUs, also set RCUDA_LEASE");
   } else {
     RCUDA_WARN(
         "cannot import memory of another process: the server of this GPU does not know the memory. "

@@ -63,7 +63,7 @@ CUresult locate(uint64_t address, size_t bytes, Side side, Location* location) {
     location->home = Home::kExposed;
     return CUDA_SUCCESS;
   }
-  // A device address that belongs to no allocation: freed, or never allocated.
+  // A device address that belongs to no allocation was freed, or was never allocated.
   if (process.session_of_address(address)) return CUDA_ERROR_INVALID_VALUE;
   const bool has_device_address = known && known->reachable;
   return side == Side::kDevice && !has_device_address ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;

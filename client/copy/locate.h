@@ -33,7 +33,7 @@ CUresult locate(uint64_t address, size_t bytes, Side side, Location* location);
 struct Extent {
   size_t width_bytes = 0, height = 0, depth = 0;
 };
-bool is_real(const Extent& extent);  // false if a number exceeds any memory
+bool is_real(const Extent& extent);  // false if a number is larger than any memory
 // Returns the address of the first copied byte of a row. Not for arrays.
 uint64_t row_address(const wire::CopyShapeSide& side, size_t y, size_t z);
 // Like locate(), for all rows of a copy. Sets the pitch and the height of `side` if they are 0.

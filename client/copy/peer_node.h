@@ -21,8 +21,8 @@ namespace rcuda::client {
 // graph instead.
 CUresult issue_between_servers(const CopyBetweenServers& copy, CUstream stream, bool synchronous);
 // Returns the copy between servers that a node's parameters describe; empty if they describe
-// another copy. CUDA_ERROR_NOT_SUPPORTED if one side is an array: other workers cannot address its
-// bytes.
+// another copy. Returns CUDA_ERROR_NOT_SUPPORTED if one side is an array, because the other worker
+// cannot address an array's bytes.
 CUresult copy_between_servers_of(const CUDA_MEMCPY3D& given,
                                  std::optional<CopyBetweenServers>* copy);
 // Returns the function that runs at each launch of the node.

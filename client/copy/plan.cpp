@@ -11,7 +11,7 @@ namespace rcuda::client {
 namespace {
 
 // Sends the application's changes of mirrored memory to the worker (client/mirror/mirror.h).
-// `cpu_copies`: first waits for the stream's earlier use of the memory.
+// `cpu_copies`: one side is pageable, so first waits for the stream's earlier work.
 CUresult prepare_mirrors(const Location& destination, const Location& source, bool cpu_copies,
                          CopyPlan* plan) {
   const Session& session = *plan->stream->route.session;
@@ -27,7 +27,7 @@ CUresult prepare_mirrors(const Location& destination, const Location& source, bo
 }
 
 // CUDA waits for the stream before a synchronous copy of pageable memory to the device. Without
-// mirrored memory the application cannot observe this wait, so it is omitted.
+// mirrored memory the application cannot observe this wait, so the client does not wait.
 CUresult wait_before_copy(const Route& route) {
   return any_mirrored() ? await_writes(route) : CUDA_SUCCESS;
 }

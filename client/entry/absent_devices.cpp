@@ -1,5 +1,5 @@
-// Calls that, in a driver (580 on an H100), do not return CUDA_ERROR_INVALID_DEVICE for a device
-// that does not exist. They return CUDA_ERROR_INVALID_VALUE, or ignore the device.
+// These calls do not return CUDA_ERROR_INVALID_DEVICE for a device that does not exist. Like a
+// driver (580 on an H100), they return CUDA_ERROR_INVALID_VALUE, or ignore the device.
 #include <cuda.h>
 
 #include "client/objects/arena.h"

@@ -100,8 +100,8 @@ CUresult record_async(const Route& route, CUdeviceptr address, size_t bytes, CUs
   return record(route, address, bytes, Placement::kDeviceAsync, may_capture(stream), pool);
 }
 
-// Logs once that the addresses of the session do not suffice for a reservation, because a local
-// driver might have granted it.
+// Logs once that the session has too few addresses for a reservation, because a local driver might
+// have granted the reservation.
 void tell_window(const Session& session, size_t bytes) {
   static std::atomic<bool> told{false};
   if (told.exchange(true)) return;
@@ -183,7 +183,8 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
     scope.emplace(route_of(*allocation));
     stream = nullptr;
   }
-  // Only the worker knows whether a graph's memory is currently allocated.
+  // Only the worker knows whether a graph's memory is currently allocated, so the client waits for
+  // the worker's answer.
   const CaptureAnswers answers(allocation->of_graph);
   const auto send = [=](const Route* owner) {
     return forward_cuMemFreeAsync(address, stream, owner);
@@ -193,8 +194,9 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   return free_with(*allocation, allocation->session->answers(kOpcode), send);
 }
 
-// After this call the node owns the address, so other nodes can name it. Each launch allocates the
-// memory at this address; a node or the program frees it.
+// The node owns its address from this call on, so the parameters of other nodes can contain the
+// address. Each launch allocates the memory at this address; a node or the program frees the
+// memory.
 CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
                                 size_t count, CUDA_MEM_ALLOC_NODE_PARAMS* parameters) {
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;

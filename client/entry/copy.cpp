@@ -1,5 +1,5 @@
 // The memcpy family. Each entry point passes the kinds of memory that its signature names to
-// client/copy, which does the rest.
+// client/copy, which makes the copy.
 
 #include "client/copy/copy.h"
 

@@ -73,7 +73,7 @@ CUresult record(CUevent handle, CUstream stream, unsigned flags) {
       (route.context != event->context && owning_context_id(route) != event->context)) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
-  if (flags) event->state.leave_to_worker();  // a graph node, which records it at each launch
+  if (flags) event->state.leave_to_worker();  // each launch of the graph records the event
   const CUresult result = send_record(*event, route, flags);
   if (result != CUDA_SUCCESS || !(event->flags & CU_EVENT_INTERPROCESS)) return result;
   // After this call, the application may notify another process, which then queries its own worker.

@@ -1,5 +1,5 @@
-// Graphs: launching, lifetime and user objects. graph_nodes.cpp has the nodes; the rest of the
-// family is generated.
+// Graphs: launching, lifetime and user objects. The other graph_*.cpp have nodes and queries. All
+// other functions of the family are generated.
 
 #include "client/objects/graph.h"
 

@@ -182,9 +182,9 @@ bool peer_copy_given(CUgraphNode handle, const Object& node, CUDA_MEMCPY3D* give
          node.session->events().copy_given(number, given);
 }
 
-// Whether a copy node may get these parameters. A copy between servers is a host node in the
-// worker, so it cannot become a copy within one server, nor the reverse. `between`: set if the new
-// copy is between servers.
+// Returns an error if a copy node may not get these parameters. A copy between servers is a host
+// node in the worker, so it cannot become a copy within one server, nor the reverse. `between`: set
+// if the new copy is between servers.
 CUresult check_change(CUgraphNode handle, const Object& node, const CUDA_MEMCPY3D& given,
                       bool in_executable, std::optional<CopyBetweenServers>* between) {
   RCUDA_RETURN_IF_CUDA_ERROR(copy_between_servers_of(given, between));
@@ -289,8 +289,8 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERNEL_NODE_PARA
   return CUDA_SUCCESS;
 }
 
-// A driver also writes to `value`, although it is const: the handle by which kernels update the
-// node.
+// A driver also writes to `value`, although its type is const: it stores the handle by which
+// kernels update the node.
 CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, CUkernelNodeAttrID attribute,
                                        const CUkernelNodeAttrValue* value) {
   const CUresult result = forward_cuGraphKernelNodeSetAttribute(node, attribute, value);

@@ -43,7 +43,8 @@ CUresult cuGraphDebugDotPrint(CUgraph graph, const char* path, unsigned flags) {
   return CUDA_SUCCESS;
 }
 
-// The node owns both arrays, as in a local driver.
+// The node owns the array that this call or cuGraphBatchMemOpNodeGetParams returns, as in a local
+// driver.
 CUresult cuGraphMemAllocNodeGetParams(CUgraphNode handle, CUDA_MEM_ALLOC_NODE_PARAMS* params) {
   GraphNode* node;
   RCUDA_RETURN_IF_CUDA_ERROR(resolve_object(handle, &node));

@@ -201,7 +201,7 @@ CUresult fill_tail(void** parameters, void** extra, const CUlaunchAttribute* att
 // Otherwise the launch is a round trip.
 CUresult send_with_attributes(LaunchCommand& command, const LaunchShape& shape,
                               const CUlaunchAttribute* attributes, unsigned attribute_count) {
-  constexpr size_t kMaxKept = 1024;  // keys per function; launches with others are round trips
+  constexpr size_t kMaxKept = 1024;  // keys per function; other launches are round trips
   FunctionInfo& info = *command.callable.info;
   std::string key = attributes_key(shape, attributes, attribute_count);
   const bool was_accepted = [&] {

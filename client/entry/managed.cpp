@@ -3,8 +3,9 @@
 // There are two kinds. If the process has one server, over another medium than shared memory, an
 // allocation of more than 64 KB is usually managed memory of the worker's driver. It has a mirror
 // at the same address in this process (client/mirror/mirror.h; is_in_worker() decides). Any other
-// allocation is page-locked client memory that kernels access in place
-// (client/hostmem/host_memory.h): it exists once and is coherent, and no pages move.
+// allocation is page-locked client memory, which kernels access at the same address
+// (client/hostmem/host_memory.h): over shared memory they access the same pages, over other media a
+// mirror.
 //
 // The client checks hints as a driver does, and queries return the given hints. Hints move no
 // pages: the worker's driver moves pages when kernels access them.

@@ -113,8 +113,8 @@ CUresult attribute(void* data, CUpointer_attribute which, CUdeviceptr address) {
       if (host && !managed) return CUDA_ERROR_INVALID_VALUE;
       return tokens_of(address, static_cast<CUDA_POINTER_ATTRIBUTE_P2P_TOKENS*>(data));
     default:
-      // Newer runtimes also query attributes that this driver does not know, for example cudart
-      // 13.5 attribute 22.
+      // Newer runtimes also query attributes that this library does not know. For example, cudart
+      // 13.5 queries attribute 22.
       return CUDA_ERROR_INVALID_VALUE;
   }
 }
@@ -174,7 +174,8 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* which, void
   const bool is_known = Process::get().memory().find(address).has_value();
   for (unsigned i = 0; i < count; ++i) {
     if (attribute(data[i], which[i], address) == CUDA_SUCCESS) continue;
-    // As in driver 580: an unknown address may be host memory.
+    // Like driver 580, returns an unknown address as its own host pointer, because it may be host
+    // memory.
     const bool is_host = which[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER && !is_known;
     RCUDA_RETURN_IF_CUDA_ERROR(is_host ? give<CUdeviceptr>(data[i], address)
                                        : give_nothing(data[i], which[i]));

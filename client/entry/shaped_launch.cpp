@@ -1,6 +1,6 @@
 // The launch interface of CUDA 3. The client keeps the shape and the parameters of each function
-// (FunctionInfo::shaped); a launch calls cuLaunchKernel with them. CUDA does not define whether a
-// cuLaunchKernel in between changes them; here it does not.
+// (FunctionInfo::shaped); a launch calls cuLaunchKernel with them. CUDA does not define whether the
+// application's own cuLaunchKernel changes the stored shape and parameters; here it does not.
 #include <cuda.h>
 
 #include "client/code/functions.h"

@@ -102,8 +102,8 @@ class Call {
   // Makes the object of a create call and returns its id. *handle becomes null again if the command
   // is refused or not sent.
   wire::ObjectId create(wire::Kind kind, void** handle);
-  // Returns the number of elements that the reply can hold for one of its `arrays` output arrays,
-  // at most `count`.
+  // Returns how many elements of one output array fit into the reply, at most `count`. `arrays`:
+  // the number of output arrays in the reply.
   uint32_t room(size_t count, size_t element_bytes, size_t arrays) {
     return static_cast<uint32_t>(
         std::min(count, (api::kMaxReplyBytes - 256) / arrays / element_bytes));

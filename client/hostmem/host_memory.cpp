@@ -140,7 +140,7 @@ bool shares_pages(const std::unique_ptr<Session>& session) {
 // pages.
 void mirror_where_needed(void* address, size_t bytes, MirrorUse use = MirrorUse::kAny) {
   const auto pieces = pieces_in_runs(reinterpret_cast<uintptr_t>(address), bytes);
-  // An address in one piece means that the kernel may use all pieces.
+  // A kernel that gets an address in one piece may use all pieces.
   if (pieces.size() > 1) use = MirrorUse::kAny;
   for (const auto& session : Process::get().sessions()) {
     if (session->lost()) continue;
@@ -373,9 +373,9 @@ void end_host_memory(const Allocation& memory) {
 namespace {
 
 // Waits before mirrors of the memory end. Each host function exchanges the bytes of mirrored
-// memory, so queued host functions must end first. Without host functions, the end of the mirror
-// itself waits for the device. `stays`: the application keeps the memory, so the wait also fetches
-// the results of the GPU's work in the context that registered the memory.
+// memory, so queued host functions must end first. Without host functions, no wait is needed here,
+// because ending a mirror waits for the device. `stays`: the application keeps the memory, so the
+// wait also fetches the results of the GPU's work in the context that registered the memory.
 void await_mirrored(const Allocation& memory, bool stays) {
   const std::vector<Route> mirrored = mirrored_in(memory.base, memory.bytes);
   const Device* const device = Process::get().device(static_cast<CUdevice>(memory.device));
@@ -414,9 +414,9 @@ CUresult check_pinning(const std::vector<MappedPart>& parts, uint64_t first, siz
       return CUDA_SUCCESS;
     case Pinning::kWrittenBack:
       RCUDA_WARN(
-          "%s at %p cannot be registered: Linux does not pin writable shared pages of a file on a "
-          "disk; map the file private or read-only (cudaHostRegisterReadOnly), or move it to "
-          "/dev/shm",
+          "%s of memory at %p cannot be registered: Linux does not pin writable shared pages of a "
+          "file on a disk; map the file private or read-only (cudaHostRegisterReadOnly), or move "
+          "the file to /dev/shm",
           exact_bytes_text(length).c_str(), reinterpret_cast<void*>(first));
       return CUDA_ERROR_INVALID_VALUE;
     case Pinning::kUnmapped:

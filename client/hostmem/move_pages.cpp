@@ -87,9 +87,9 @@ class HeldWrites {
 };
 
 // Writes the bytes to the memfd, from `offset` on. The whole pages also contain other memory than
-// the application's object. In a program built with AddressSanitizer, neither this code nor its
-// memcpy() and pwrite() may read that memory. The bare system call may read it, and returns an
-// error for unreadable memory.
+// the application's object. In a program built with AddressSanitizer, neither this code nor the
+// sanitizer's memcpy() and pwrite() may read that memory. The bare system call may read it, and
+// returns an error for unreadable memory.
 bool fill(int backing, size_t offset, const void* begin, size_t bytes) {
   const auto* from = static_cast<const std::byte*>(begin);
   for (size_t at = 0; at < bytes;) {

@@ -32,7 +32,7 @@ bool move_onto(int backing, std::span<const MappedPart> parts);
 // memory to the system. The old pages are part of one mapping of a memfd. `frees`: no other process
 // uses them, so they are freed in the memfd. After a failure some pages are still on the memfd.
 bool move_off(const MappedPart& part, bool frees);
-// move_off() for a process with one thread, a child of fork(), whose parent still uses the old
+// Like move_off(), for a child of fork(), which has one thread and whose parent still uses the old
 // pages. Async-signal-safe.
 bool copy_off(const MappedPart& part) noexcept;
 

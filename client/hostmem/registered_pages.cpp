@@ -28,8 +28,8 @@ std::map<uint64_t, PageRun>& runs() {
   return *instance;
 }
 
-// Whether a child of fork() has failed to copy all moved pages. The child may still use the pages
-// of the memfd, so they must not be freed.
+// Whether a child of fork() has failed to copy some of the moved pages. The child may still use the
+// pages of the memfd, so they must not be freed.
 bool shared_with_child RCUDA_GUARDED_BY(change_mutex) = false;
 
 // Returns the parts of [begin, end) that are still mapped to the run's memfd. The application may
@@ -106,7 +106,7 @@ void take_out(uint64_t first, const std::function<void(const PageRun&)>& end_run
 // waits. (The kernel also copies pinned pages for a child.) The forking thread holds both mutexes
 // during the fork.
 std::vector<MappedPart>& forked = *new std::vector<MappedPart>;
-int copied[2] = {-1, -1};  // pipe: the child reports whether it copied all
+int copied[2] = {-1, -1};  // a pipe: the child reports whether it has copied all pages
 
 void before_fork() RCUDA_ACQUIRE(change_mutex, runs_mutex) {
   change_mutex.lock();
@@ -246,8 +246,8 @@ void give_back(const PageRun& run) RCUDA_NO_THREAD_SAFETY_ANALYSIS {
   for (const MappedPart& part : moved_parts(run, run.first, run.first + run.bytes)) {
     if (!move_off(part, !shared_with_child)) {
       RCUDA_WARN(
-          "%s at %p are no longer registered, but stay shared with child processes, because they "
-          "cannot become private memory again: %s",
+          "%s of memory at %p are no longer registered, but stay shared with child processes, "
+          "because they cannot become private memory again: %s",
           exact_bytes_text(part.bytes()).c_str(), part.address(), std::strerror(errno));
     }
   }

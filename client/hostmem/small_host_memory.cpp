@@ -59,7 +59,8 @@ CUresult add_region(const Route& route, size_t piece_bytes, SmallMemory* all)
   return CUDA_SUCCESS;
 }
 
-// Returns when no work in any context of the sessions that mirror the piece can use it any more.
+// Waits until no work can use the piece any more: until all contexts of the sessions that mirror
+// the piece are idle.
 void await_users(const SmallMemory::Piece& piece) {
   for (const Route& mirrored :
        mirrored_in(reinterpret_cast<uintptr_t>(piece.memory), piece.bytes)) {

@@ -148,7 +148,8 @@ void withdraw(Mirror& mirror) {
 
 // Adds a mirror. The contents of a variable are fetched before the mirror is visible to other
 // threads, because these threads would push the client's memory, which is still zero. The
-// thread-safety analysis is off for this reason.
+// thread-safety analysis is off, because the members of a mirror that no other thread sees need no
+// lock.
 CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_t bytes,
              MirroredMemory memory, WriteTracker* tracker = nullptr,
              MirrorUse use = MirrorUse::kAny) RCUDA_NO_THREAD_SAFETY_ANALYSIS {

@@ -86,8 +86,9 @@ struct Mirror {
   int pulls_to_free RCUDA_GUARDED_BY(pull_mutex) = 0;
   // The bytes at the last exchange, equal on both sides.
   std::unique_ptr<std::byte[], UnmapPages> known RCUDA_GUARDED_BY(mirrors_mutex);
-  // By block: whether it was ever sent or fetched. `tracker` reports a fetched block as written,
-  // but the block must not be sent back over newer results.
+  // By block: whether it was ever sent or fetched, so that `known` has its bytes. `tracker` also
+  // reports blocks that a fetch has written; the comparison with `known` keeps a push from sending
+  // them back over newer results.
   std::vector<uint8_t> exchanged RCUDA_GUARDED_BY(mirrors_mutex);
   // By block: 1 if it was exchanged without a note in the worker (note_in_worker()), so the
   // worker's digests do not cover it.
@@ -98,7 +99,7 @@ struct Mirror {
   uint64_t sent_versions RCUDA_GUARDED_BY(mirrors_mutex) = 0;
   // MirrorState::answer of the last bytes that the client took over.
   uint64_t answer RCUDA_GUARDED_BY(mirrors_mutex) = 0;
-  // This number of following pulls fetches all bytes, without a query for changes.
+  // The number of following pulls that fetch all bytes, without a query for changes.
   int pulls_without_news RCUDA_GUARDED_BY(mirrors_mutex) = 0;
   uint64_t patches RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // number sent so far
   // The last patches, in order; the worker may not have them yet.

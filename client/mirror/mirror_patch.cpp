@@ -23,7 +23,7 @@ void append(std::vector<std::byte>* tail, const T* items, size_t count) {
 size_t bytes_of(const SentBytes& sent) { return sizeof sent + sent.marks.size(); }
 
 // Returns none() if the block does not end at a multiple of 16 bytes, because the worker's digest
-// then covers bytes after the mirror, or if the worker keeps no digests of such blocks.
+// then covers bytes after the mirror, or if the worker keeps no digests of blocks of this size.
 wire::BlockDigest digest_of(const Mirror& mirror, size_t at, const std::byte* content) {
   const size_t bytes = mirror.block_length(at);
   if (mirror.changes_bytes != kMirrorBlockBytes || bytes % 16 != 0) {

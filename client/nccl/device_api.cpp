@@ -32,7 +32,7 @@ bool read(const std::string& text, size_t* at, T* value) {
   return true;
 }
 
-// Returns the elements of a list: one more than kMostListItems if the list is longer.
+// Returns the elements of a list, at most kMostListItems + 1 of them.
 template <typename T>
 std::vector<T*> elements_of(const void* first) {
   std::vector<T*> elements;
@@ -235,7 +235,7 @@ int ncclCommQueryProperties(void* comm, void* properties) {
     int rank, ranks, cuda_device, nvml_device;
   };
   std::memcpy(properties, asked.text.data(), std::min(asked.text.size(), head.size));
-  // The worker's NCCL counts the server's devices.
+  // The worker's NCCL returns the worker's device numbers; the program needs the client's ordinal.
   const int devices[] = {static_cast<int>(communicator->device),
                          static_cast<int>(communicator->device)};
   if (head.size >= sizeof(Numbers)) {

@@ -1,4 +1,5 @@
-// What rcuda does not support of NCCL: some functions, and members of structs (docs/nccl.md).
+// The error for functions of NCCL and members of its structs that rcuda does not support
+// (docs/nccl.md).
 #pragma once
 
 namespace rcuda::client::nccl {

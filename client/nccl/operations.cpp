@@ -5,12 +5,12 @@
 //   library         chooses the servers' NCCL or the program's own; finds the context of a call
 //   local_library   finds the program's own libnccl.so.2
 //   operations      operations, groups and reduction operators: makes a Step of each call
-//   create          the same for communicators: creation, end, queries (communicator.h)
-//   memory          the same for memory of NCCL and its registration
+//   create          creation and end of communicators, and queries about them (communicator.h)
+//   memory          memory of NCCL, and its registration
 //   device_api      the host side of NCCL's device API
 //   parameters      NCCL's parameters
 //   ask             questions to a worker's NCCL
-//   not_forwarded   the error of what rcuda does not support
+//   not_forwarded   the error for functions and members that rcuda does not support
 //   step            a Step: one call of NCCL, from the program's call until the worker's answer
 //   group           records the Steps of a group, and makes a batch of them for each worker
 //   send            sends a batch to its worker, and takes the answers

@@ -130,7 +130,7 @@ bool await(const Batch& batch, std::chrono::steady_clock::time_point deadline) {
 }
 
 int finish(Batch& batch, const std::function<int(Step&, const Answer&)>& answered) {
-  // Errors of posted calls are returned by the program's later calls of CUDA.
+  // Later CUDA calls of the program return the errors of posted calls.
   if (batch.is_posted || batch.sent != CUDA_SUCCESS) return result_of(batch.sent);
   // A copy, because `answered` may make another call.
   std::vector<std::byte> copy;

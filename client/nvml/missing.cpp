@@ -1,6 +1,6 @@
 // The functions of NVML that rcuda does not implement. Each is exported and returns an error, so
 // that programs that look up functions find all functions of NVML. The other files of this folder
-// define the rest. Any thread; nothing blocks.
+// define all other functions. Any thread; nothing blocks.
 #include <algorithm>
 #include <cstddef>
 #include <iterator>

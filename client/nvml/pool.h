@@ -42,8 +42,8 @@ class Pool {
  public:
   static Pool& get();
 
-  // Reads RCUDA_DEVICES. Queries only servers whose GPUs it names by UUID, and only until they have
-  // answered once.
+  // Reads RCUDA_DEVICES. Queries only servers whose GPUs the variable names by UUID, and only until
+  // they have answered once.
   nvmlReturn_t count(uint32_t* count);
   // Returns NVML_ERROR_GPU_IS_LOST if the server does not answer or no longer has the GPU.
   // `now`: queries the server even if the last report is fresh.

@@ -1,8 +1,8 @@
 // Modules, libraries, kernels and functions.
 //
 // A module and its functions belong to one session. A library and its kernels are independent of
-// contexts: they are loaded on a session when it first needs them. cudart passes a CUkernel where a
-// CUfunction is expected. client/code/functions.h declares their operations.
+// contexts: each session loads the library when it first needs it. cudart passes a CUkernel where a
+// CUfunction is expected. client/code/functions.h declares the operations on these objects.
 #pragma once
 
 #include <array>
@@ -46,8 +46,9 @@ struct JitOptions {
   std::vector<void*> library_values;
 };
 
-// A count for KnownLimits. Grows when a kernel is launched in another context than before, and when
-// a graph is launched, because such launches may enlarge the stack of the context's threads.
+// A count for KnownLimits. Grows when a kernel is launched in another context than at its last
+// launch, and when a graph is launched, because such launches may enlarge the stack of the
+// context's threads.
 inline std::atomic<uint64_t> stack_change_count{0};
 inline uint64_t stack_changes() { return stack_change_count.load(std::memory_order_acquire); }
 inline void note_stack_change() { stack_change_count.fetch_add(1, std::memory_order_acq_rel); }
@@ -76,7 +77,8 @@ struct FunctionInfo {
 
   cuda::ShapedLaunch shaped;  // set by cuFuncSetBlockShape and cuParamSet*
 
-  // To be called for each launch in this context, for stack_changes().
+  // Call it for each launch, with the context of the launch. Counts a change of the context for
+  // stack_changes().
   void note_launch(wire::ObjectId context) {
     if (launched_in.load(std::memory_order_relaxed) == context) [[likely]]
       return;
@@ -86,8 +88,8 @@ struct FunctionInfo {
   std::atomic<wire::ObjectId> launched_in{0};  // the context of the last launch
 };
 
-// The variables of a module or library that the application has looked up: address to buffer id (of
-// the Registry).
+// The variables of a module or library that the application has looked up. `buffer_ids`: the
+// Registry's buffer id of each variable, by address.
 struct Variables {
   Mutex mutex;
   std::map<CUdeviceptr, uint64_t> buffer_ids RCUDA_GUARDED_BY(mutex);
@@ -103,9 +105,9 @@ struct Function : Object {
   const Kernel* kernel = nullptr;  // of a library kernel's function; otherwise null
 };
 
-// A module of cuModuleLoad* owns its functions by name, because a driver returns the same handle
-// each time. The module of a library in a context (cuLibraryGetModule) has the functions of the
-// library's kernels and the library's variables, and ends with the library.
+// A module of cuModuleLoad* keeps its functions by name, because a driver returns the same handle
+// for each lookup of a name. The module of a library in a context (cuLibraryGetModule) has the
+// functions of the library's kernels and the library's variables, and ends with the library.
 struct Module : Object {
   static constexpr wire::Kind kKind = wire::Kind::kModule;
   explicit Module(const Identity& identity) : Object(kKind, identity) {}

@@ -150,7 +150,7 @@ Result<Devices> numbered_devices(const Environment& environment, uint32_t count,
     if (!entry) {
       return Status(Code::kInvalidArgument, name + " is not set, but RCUDA_DEVICE_COUNT is " +
                                                 std::to_string(count) +
-                                                ": set it, or correct the count");
+                                                ": set this variable, or correct the count");
     }
     RCUDA_ASSIGN_OR_RETURN(DeviceAddress device, parse_device(entry).with_context(name));
     devices.push_back(std::move(device));

@@ -19,7 +19,8 @@ struct PciAddress {
 std::optional<PciAddress> parse_pci_address(const std::string& text);
 
 // Returns a PCI domain that makes the device's address unique. Returns nullopt if `address` is not
-// taken, or if no domain is free. `address`: as the driver writes it ("0000:10:00.0").
+// taken, or if no domain is free. `address`: as the driver writes it ("0000:10:00.0"). `taken`:
+// whether another device of the pool has an address.
 std::optional<int> other_pci_domain(const std::string& address,
                                     const std::function<bool(const std::string&)>& taken);
 std::string with_pci_domain(const std::string& address, int domain);

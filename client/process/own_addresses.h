@@ -1,7 +1,7 @@
 // The addresses that this process already uses. Its servers must not use them for device memory.
 //
 // Any thread. Blocking: reads a file of /proc. If the file cannot be read, the list is empty, and
-// the later reservation of a window reports the mapping that it overlaps.
+// the later reservation of a window fails if the window overlaps a mapping.
 #pragma once
 
 #include <vector>

@@ -28,10 +28,9 @@ class Peers {
   // Sets how many workers this process has. Called before the first introduction.
   void set_workers(size_t count) { workers_ = static_cast<uint32_t>(count); }
   void introduce_all(const std::vector<std::unique_ptr<Session>>& sessions);
-  // Wakes both sessions if their workers are not connected. A parked worker cannot connect, and
-  // the other worker gives up if it does not connect in time. (Sessions with connected workers are
-  // not parked.) Blocks until both sessions are awake. Called before link(), without
-  // pairs_mutex().
+  // Wakes both sessions if their workers are not connected: the worker of a parked session cannot
+  // connect, and its peer gives up after some time. (Servers do not park sessions whose workers are
+  // connected.) Blocks until both sessions are awake. Called before link(), without pairs_mutex().
   CUresult wake(Session& one, Session& other);
   // Gets the name of the connection between two workers, and introduces them if necessary. Returns
   // kSessionLost if either worker is lost.

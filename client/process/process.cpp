@@ -82,14 +82,15 @@ Result<std::vector<DeviceAddress>> selected_devices(const std::vector<DeviceAddr
   }
   if (!problem.empty()) {
     RCUDA_INFO(
-        "CUDA_VISIBLE_DEVICES selects only %zu devices, because it ends at an invalid entry: "
-        "%s",
+        "CUDA_VISIBLE_DEVICES selects only %zu devices, because the list ends at an invalid "
+        "entry: %s",
         selection.devices.size(), problem.c_str());
   }
   return std::move(selection.devices);
 }
 
-// Returns the text for a failed cuInit. If memory is short, it also names the limit of the process.
+// Returns the text for a failed cuInit. If memory is short, the text also names the limit of the
+// process's address space.
 std::string reason_of(const Status& status) {
   std::string reason = status.context();
   const bool is_memory = status.code() == Code::kOutOfMemory ||

@@ -6,10 +6,10 @@
 // or after its success, every call returns CUDA_ERROR_NOT_INITIALIZED, as with a local driver.
 //
 // At the end of the process, the sessions end at the point where a local driver (580) ends. Exit
-// handlers that were registered after cuInit run before this point and may use CUDA; in earlier
-// handlers, calls return CUDA_ERROR_DEINITIALIZED. The same holds for destructors of global objects
-// that were constructed after or before cuInit. Threads: any. Devices and sessions do not change
-// after initialisation.
+// handlers that were registered after cuInit run before this point, so they may use CUDA. Handlers
+// that were registered before cuInit run after this point, and their calls return
+// CUDA_ERROR_DEINITIALIZED. The same holds for the destructors of global objects, by the time of
+// their construction. Threads: any. Devices and sessions do not change after initialisation.
 #pragma once
 
 #include <atomic>

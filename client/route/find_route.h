@@ -42,12 +42,12 @@ CudaResult<Route> find_work_route(CUstream stream);
 // Returns the route of a stream in its own context. Null is the default stream. Resolves
 // CU_STREAM_LEGACY, CU_STREAM_PER_THREAD and the per-thread flag of
 // common/interop/default_stream.h. Creates the thread's default stream at its first use, which
-// posts a command. The legacy default stream has the errors of check_legacy_stream() (capture.h).
-// CUDA_ERROR_INVALID_HANDLE if the handle is not a live stream.
+// posts a command. For the legacy default stream, also returns the errors of check_legacy_stream()
+// (capture.h). Returns CUDA_ERROR_INVALID_HANDLE if the handle is not a live stream.
 CudaResult<StreamRoute> find_stream_route(CUstream stream);
-// Returns the route of a stream for commands that run in the context of `route`.
-// CUDA_ERROR_INVALID_HANDLE if the stream belongs to another session. The legacy default stream is
-// that of the route's context.
+// Returns the route of a stream for commands that run in the context of `route`. The handle of the
+// legacy default stream then means that stream of the route's context. Returns
+// CUDA_ERROR_INVALID_HANDLE if the stream belongs to another session.
 CudaResult<StreamRoute> find_stream_route(CUstream stream, const Route& route);
 // Calls find_stream_route(stream), then pace(), for calls that send work to the stream. Blocks
 // while the stream's queue is full.
@@ -104,8 +104,8 @@ CUresult mint(const Route& route, wire::Kind kind, void** handle, wire::ObjectId
 // Returns the handle for an id that the worker assigned (kWorkerMinted). Makes the object when the
 // worker first names it. Null for id 0.
 void* wrap_id(const Route& route, wire::Kind kind, wire::ObjectId id);
-// Destroys a handle's object and releases its id, after its destroy was posted or its create
-// failed.
+// Destroys a handle's object and releases its id. Call it after the command that destroys the
+// object was posted, or after the command that creates it failed.
 void retire(const void* handle, wire::Kind kind);
 
 // Destroys the handles of objects that belong to another object, such as a context. Use it before

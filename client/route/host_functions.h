@@ -15,8 +15,8 @@ CUresult launch_host_function(CUstream stream, CUhostFn function, void* user_dat
 // Appends a callback to the stream. Refused in a capturing stream. `callback` gets the status. It
 // runs even after an error, including the loss of the session.
 CUresult launch_stream_callback(CUstream stream, std::function<void(CUresult)> callback);
-// For capturing streams: appends a function together with the other data of its node. A copy
-// between servers becomes such a node.
+// For capturing streams: appends a node that runs the callback's function. A copy between servers
+// becomes such a node.
 CUresult launch_graph_function(CUstream stream, WorkerEvents::GraphCallback callback);
 
 }  // namespace rcuda::client

@@ -15,8 +15,8 @@
 namespace rcuda::client {
 namespace {
 
-// The most windows in a Welcome: the base in which the worker's driver starts, and the session's
-// own window.
+// The most windows in a Welcome: the base, which the worker's driver uses before the session
+// begins, and the session's own window.
 constexpr size_t kMostWindows = 2;
 
 bool contains(uint64_t base, uint64_t size, uint64_t address, uint64_t bytes) {
@@ -66,7 +66,7 @@ Status check(const std::vector<wire::AddressWindow>& windows,
   return {};
 }
 
-// Maps free pages. Returns false, with errno, if something is mapped there.
+// Maps the pages if all of them are free. Otherwise returns false and sets errno.
 bool map_free(uint64_t address, uint64_t bytes, int access) {
   void* const wanted = reinterpret_cast<void*>(address);
   void* const got =
@@ -107,8 +107,7 @@ Status AddressWindows::reserve(const std::vector<wire::AddressWindow>& windows,
   for (const wire::AddressWindow& window : windows) {
     const bool is_reserved = map_free(window.base, window.bytes, PROT_NONE);
     const int error = errno;
-    // ENOMEM means that a limit prevents the reservation; the kernel reports it only if the
-    // addresses are free.
+    // ENOMEM means that the addresses are free, but a limit prevents the reservation.
     if (is_reserved || error == ENOMEM) {
       windows_.push_back({window.base, window.bytes, is_reserved});
       continue;

@@ -26,8 +26,8 @@ class CaptureAnswers {
 };
 
 // Whether the client must wait for a posted command (see CaptureAnswers). Once a capture is
-// invalidated, this holds for every command until no capture is in progress, because the streams of
-// the capture refuse all work.
+// invalidated, the client waits for every command until no capture is in progress, because the
+// streams of the capture refuse all work.
 bool awaits_answers();
 // Called when a command was refused. An error of the capture family invalidates the capture.
 void note_refusal(CUresult result);

@@ -4,7 +4,7 @@
 // or for a later event in it, a query of this event therefore needs no round trip. Otherwise the
 // client asks the worker. If the event is unfinished, the client also sends kWatchEvent with a
 // completion word, so that the next query is only a load. A mark in the stream cannot replace this
-// command: the mark might follow later work that does not end.
+// command: the mark would come after later work in the stream, which may never end.
 //
 // Records made by graphs, by other processes and by a launch's attributes are known only to the
 // worker. If an event may have such records, each query asks the worker.
@@ -101,7 +101,7 @@ class EventState {
   Place place_ RCUDA_GUARDED_BY(mutex_);  // the position of the latest record
 
   std::optional<Word> word_ RCUDA_GUARDED_BY(mutex_);
-  // The number of the record for whose end the worker was last asked to write word_ (kWatchEvent).
+  // The last kWatchEvent asked the worker to write word_ at the end of the record with this number.
   uint64_t watched_ RCUDA_GUARDED_BY(mutex_) = 0;
   PendingAnswer pending_;  // about the record with the number record_
 };

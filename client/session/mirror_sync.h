@@ -74,7 +74,7 @@ class MirrorSync {
   // Counts a command after which the GPU may write to mirrored memory. Callers also count copies of
   // pageable memory to mirrored memory, which Session::send() cannot recognise.
   void note_write() { work_sent_.fetch_add(1, std::memory_order_relaxed); }
-  // Identifies the work that was sent before a call of a stream. If two calls have the same point,
+  // Identifies the work that was sent before a call on a stream. If two calls have the same point,
   // no work was sent between them, so only the first call fetches. Programs often make many frees
   // or copies in a row.
   struct Point {

@@ -28,8 +28,10 @@ std::shared_ptr<ReachedPlace> ReachedPlaces::watch(const EventRecord& record) {
   MutexLock lock(mutex_);
   if (!thread_.joinable()) {
     if (const Status started = start_thread(&thread_, [this] { run(); }); !started.ok()) {
-      RCUDA_DEBUG("copies between servers through this host take longer: %s",
-                  started.context().c_str());
+      RCUDA_DEBUG(
+          "copies between servers through this host's memory take longer, because a thread cannot "
+          "be started: %s",
+          started.context().c_str());
       return nullptr;
     }
   }

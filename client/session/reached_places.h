@@ -11,7 +11,8 @@
 // Threads: any. The functions run on one thread of this object, which starts with the first watch()
 // and sleeps while no place is watched. Blocking: watch(), as Session::post(); the destructor,
 // until the thread has ended. Errors: the functions are also called if the session is lost or the
-// worker reports an error, because other work waits for them. The destructor does not call them.
+// worker reports an error, because work of other sessions waits for them. The destructor does not
+// call them.
 #pragma once
 
 #include <cstdint>

@@ -31,11 +31,13 @@ bool is_of_fetches(const Timeline* timeline) {
   return timeline && timeline->stream() == wire::kFetchStream;
 }
 
-// Whether RCUDA_WAKE_WAIT applies to a command. It applies if the command wakes a parked session
-// and its sender can return the error without side effects. Other commands wait in the ring without
-// a limit: those that end an object (its id is already free for another object), halves of copies
-// between servers, and those that may carry a completion word: marks, waits and copies. Before a
-// copy, its caller calls await_room().
+// Whether RCUDA_WAKE_WAIT limits how long a command waits for a parked session. True if the command
+// wakes the session and its sender can return the error without side effects. These commands wait
+// in the ring without a limit:
+// - commands that end an object, because the object's id is already free for another object
+// - halves of copies between servers
+// - commands that may carry a completion word: marks, waits and copies. Before a copy, the sender
+//   calls await_room().
 bool may_find_no_room(const wire::Command& command) {
   const api::CommandTraits& traits = api::traits_of(command.opcode);
   if (command.is<wire::PingBody>() || command.is<wire::SessionEndBody>() ||
@@ -317,7 +319,7 @@ CUresult Session::wait_word(const Word& word, const Timeline* of) {
 uint64_t Session::post_mark(Timeline& timeline, const Word& word) {
   const Route route{this, timeline.context(), 0, &timeline};
   SentCommand sent;
-  // If the session is lost, every later call reports it.
+  // If the session is lost, every later call returns kSessionLost.
   (void)post(route, wire::SignalBody{timeline.stream(), word.index, word.sequence},
              transport::Wake::kYes, &sent);
   return sent.position;

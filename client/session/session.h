@@ -7,9 +7,9 @@
 //
 // Threads: every function may be called from any thread. Commands of all threads enter one ring in
 // the order of post() and call(). The worker executes them in this order, with three exceptions. It
-// postpones round trips during which a driver would wait for the device. Waits for events may
-// overtake launches and copies (server/worker/waits_ahead.h). Calls of NCCL that may wait for other
-// ranks run on threads of their own while later commands run (server/executor/nccl/nccl.h).
+// postpones calls in which the driver would wait for an idle device. Waits for events may overtake
+// launches and copies (server/worker/waits_ahead.h). Calls of NCCL that may wait for other ranks
+// run on threads of their own while later commands run (server/executor/nccl/nccl.h).
 // Blocking: post() blocks while the ring is full. With RCUDA_SYNC or during a capture it may also
 // block until the worker has answered. call() and wait_word() block until the worker has answered
 // or the Link is broken.
@@ -124,8 +124,8 @@ class Session final : public TimelineHost {
   transport::Link& link() { return *link_; }
   Staging& staging() { return *staging_; }
   ShadowRegions& shadows() { return shadows_; }
-  // Records the worker's writes with immediates. The loss of the session does not complete a write,
-  // so callers wait with wait_for(), which then returns kSessionLost.
+  // Records the worker's writes with immediates. If the session is lost, an expected write never
+  // ends, so callers wait with wait_for(), which then returns kSessionLost.
   transport::Arrivals& arrivals() { return arrivals_; }
   Ids& ids() { return ids_; }
   const LackingCommands& lacking() const { return lacking_; }
@@ -151,7 +151,7 @@ class Session final : public TimelineHost {
   // As wake(), but waits at most for RCUDA_WAKE_WAIT, and then returns CUDA_ERROR_OUT_OF_MEMORY.
   // Without RCUDA_WAKE_WAIT it does nothing: commands wait in the ring. post() and call() do this
   // for commands whose refusal has no side effects. Callers that do something before their command,
-  // such as sending its bytes, call it first.
+  // such as sending its bytes, call await_room() first.
   CUresult await_room();
   // Whether post() of this opcode returns the command's own result. Otherwise an error that the
   // command causes in the worker is asynchronous.
@@ -208,7 +208,8 @@ class Session final : public TimelineHost {
   // the worker has written something, and after Link::interrupt().
   CUresult wait_for(const std::function<bool()>& ready);
 
-  // Held while an image is sent, so that the next thread with the same image need not send it.
+  // Held while an image is sent, so that the next thread with the same image need not send the
+  // image again.
   Mutex& image_mutex() RCUDA_RETURN_CAPABILITY(image_mutex_) { return image_mutex_; }
   ImageBook& images() RCUDA_REQUIRES(image_mutex_) { return images_; }
   // Held while a reference to an allocation's handle is taken or released, so that the worker gets
@@ -274,7 +275,7 @@ class Session final : public TimelineHost {
   std::atomic<bool> told_no_room_{false};
   transport::MediumTraits traits_;
   uint32_t trace_ = 0;            // this session's number in the trace
-  transport::Arrivals arrivals_;  // outlives the Link, whose threads use it, like shadows_
+  transport::Arrivals arrivals_;  // like shadows_, outlives the Link, whose threads use both
   ShadowRegions shadows_;
   std::unique_ptr<transport::Link> link_;
   std::optional<wire::Channel> channel_;

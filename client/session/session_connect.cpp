@@ -107,11 +107,12 @@ Result<wire::Hello> make_hello() {
   hello.uid = ::getuid();
   hello.host = host_name();
   hello.program = program_invocation_short_name;
-  // USER is often unset in a container. A lookup of the name may need the network.
+  // USER is often unset in a container. The name is then not looked up, because a lookup may need
+  // the network.
   const char* user = ::secure_getenv("USER");
   hello.user = user && *user ? user : "uid " + std::to_string(hello.uid);
   if (::getrandom(hello.session, sizeof hello.session, 0) != sizeof hello.session) {
-    return Status::from_errno(errno, "making the random name of a session (getrandom)");
+    return Status::from_errno(errno, "cannot make the random name of a session (getrandom)");
   }
   return hello;
 }
@@ -275,7 +276,7 @@ Result<std::unique_ptr<Session>> Session::begin(std::unique_ptr<Session> session
   RCUDA_RETURN_IF_ERROR(session->channel_->map_marks(ready).with_context(session->name_));
   if (trace::on()) session->trace();
   session->state_.move(SessionEvent::kReady, session->name_);
-  RCUDA_INFO("connected to %s: %zu device(s), driver %u, worker %u", session->name_.c_str(),
+  RCUDA_INFO("connected to %s: %zu device(s), driver %u, worker process %u", session->name_.c_str(),
              session->server_.gpus.size(), session->welcome_.driver_version,
              session->welcome_.worker_pid);
   return session;

@@ -25,7 +25,8 @@ class ShadowRegions {
 
   // Adds the region of the shadow of [address, address + bytes). Does nothing for RegionId::kNone.
   void add(transport::Link& link, uint64_t address, uint64_t bytes, transport::RegionId region);
-  // Blocks until no send() reads the memory.
+  // Removes the region of the shadow that begins at `address`. Blocks until no send() or
+  // send_later() reads the memory.
   void remove(transport::Link& link, uint64_t address);
 
   // Begins to write the memory into its shadow, in parts (wire::parts_of()). The memory must not

@@ -95,10 +95,9 @@ Result<std::unique_ptr<Staging>> Staging::open(Session& session, const wire::Rea
   const uint64_t offered = ready.staging_bytes / kSlotBytes;
   const auto slots = static_cast<uint32_t>(std::min<uint64_t>(offered, kMostSlots));
   if (slots < offered) {
-    RCUDA_INFO(
-        "%s: copies use only %s, the limit of this build, of the worker's staging region of %s",
-        session.name().c_str(), bytes_text(slots * kSlotBytes).c_str(),
-        bytes_text(ready.staging_bytes).c_str());
+    RCUDA_INFO("%s: copies use only %s of the worker's staging region of %s (limit of this build)",
+               session.name().c_str(), bytes_text(slots * kSlotBytes).c_str(),
+               bytes_text(ready.staging_bytes).c_str());
   }
   MutexLock lock(staging->mutex_);
   for (uint32_t i = 0; i < slots; ++i) {
@@ -321,7 +320,7 @@ CUresult Staging::to_device(const Route& route, CUdeviceptr destination, const v
   // copied the bytes that are not lent.
   const size_t lent = fills_after_command(route) ? bytes - std::min(bytes, kNotLent) : 0;
   if (lent != 0) session_.link().lend(source, lent);
-  const bool awaits = awaits_answers();  // asked on this thread; others post chunks, too
+  const bool awaits = awaits_answers();  // of this thread; applied to all threads that post chunks
   run_parallel(chunks, [&](size_t index) {
     if (first_error.load() != CUDA_SUCCESS) return;
     std::optional<CaptureAnswers> answers;
@@ -372,7 +371,7 @@ CUresult Staging::to_host(const Route& route, std::span<const Part> parts) {
       chunks.push_back({part.to + at, part.from + at, std::min(chunk, part.bytes - at)});
     }
   }
-  // A lane is one task of run_parallel(). It makes every lanes-th chunk.
+  // A lane is one task of run_parallel(). It copies every lanes-th chunk.
   const size_t lanes = std::min(chunks.size(), copy_threads());
   std::atomic<int> first_error{CUDA_SUCCESS};
   struct Pending {

@@ -83,15 +83,16 @@ class Staging {
   std::optional<Slot> try_acquire(const Timeline* user);
   bool is_ready(const Slot& slot) const;
   void collect() RCUDA_REQUIRES(mutex_);  // moves unused slots to ready_
-  // Returns a ready slot, unless `user` has its full share of the slots. Otherwise returns the slot
-  // that `user` released first, which may not be ready yet. With `only_ready`, returns nullopt
-  // instead of a slot that may not be ready. Also returns nullopt if `user` has released no slot.
+  // Returns a ready slot if there is one and `user` does not have its full share of the slots yet.
+  // Otherwise returns the slot that `user` released first, which may not be ready yet; nullopt if
+  // `user` has released no slot. With `only_ready`, returns nullopt instead of a slot that may not
+  // be ready.
   std::optional<Slot> take(const Timeline* user, bool only_ready);
   Slot take_any();  // for a lost session: the worker writes no more words
 
-  // Whether the route's stream can wait for bytes that arrive after their command: at a gate of the
-  // worker, which only streams of the first device's primary context can
-  // (server/executor/host_memory/arrival_gates.h). In other streams, the caller first waits until
+  // Whether the route's stream can wait for bytes that arrive after their command. The stream waits
+  // at a gate of the worker; only streams of the first device's primary context can use gates
+  // (server/executor/host_memory/arrival_gates.h). For other streams, the caller first waits until
   // the bytes are in the slot.
   bool fills_after_command(const Route& route) const;
 

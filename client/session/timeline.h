@@ -4,12 +4,12 @@
 // A position counts the places that the sent commands take in the queue: usually one each, two for
 // a copy that is followed by an event. `sent` is the position of the last command. `reached` is the
 // last position that is known to be done; a queue works in order, so everything before it is done
-// too. Four things raise `reached`: a wait for the stream, a query that finds it done, the end of
-// an event that was recorded in the stream, and a mark. A mark is a kSignal command in the queue:
-// the worker writes its completion word when the queue has reached the mark's position.
+// too. Four things raise `reached`: a wait for the stream, a query that finds the stream done, the
+// end of an event that was recorded in the stream, and a mark. A mark is a kSignal command in the
+// queue: the worker writes its completion word when the queue has reached the mark's position.
 //
-// `awaited` is the last position that a wait has covered. The output of kernels up to it is
-// printed, which a query or a mark does not ensure.
+// `awaited` is the last position that a wait has covered. The output of kernels up to this position
+// is printed; a query or a mark does not ensure that.
 //
 // The positions answer these questions:
 // - Is the stream done? reached >= sent.
@@ -21,13 +21,13 @@
 //
 // If `reached` does not answer a query, the client asks the worker and sends a mark, so that the
 // next query is only a load. While the mark is not reached, the stream counts as busy until the
-// client learns something new. For example, the client finds another stream done that waited for
-// this stream: then this stream is done too, even if the word of its mark has not arrived yet. News
-// (news.h) counts what the client has learned.
+// client learns something new. For example, the client finds that another stream, which waited for
+// this stream, is done. Then this stream is done too, even if the word of its mark has not arrived
+// yet. News (news.h) counts what the client has learned.
 //
 // Pacing: a driver's queues are finite. On an H200 a stream holds 1020 launches, copies or records
-// after one that does not end (driver 580); the next caller blocks. The worker has one thread for
-// all streams, so that thread must not block. pace() makes the application's thread wait here
+// after a kernel that does not end (driver 580); the next call blocks. The worker has one thread
+// for all streams, so that thread must not block. pace() makes the application's thread wait here
 // instead. Two effects are not counted: a large graph takes more room than one command (81 launches
 // of a graph of 100 nodes side by side fill an H200's queue), and streams beyond the eighth share
 // queues.
@@ -99,7 +99,8 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   // session is lost.
   void pace();
 
-  // Call it before the stream is destroyed. Its work continues; a mark shows when it is done.
+  // Call it before the stream is destroyed. The stream's work continues; a mark shows when the work
+  // is done.
   void mark_end();
   // Call it after the stream is destroyed. Releases the word unless a mark still needs it.
   void close();

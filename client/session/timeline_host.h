@@ -14,8 +14,8 @@ class Timeline;
 class TimelineHost {
  public:
   virtual CompletionWords& words() = 0;
-  // Whether the worker has written the word, or the GPU its GPU-written word. Sets *result to the
-  // word's result.
+  // Whether the word has reached its sequence: the worker has written the word, or the GPU has
+  // written the GPU-written word that belongs to it. Sets *result to the word's result.
   virtual bool word_reached(const Word& word, CUresult* result) const = 0;
   // Blocks until the word has reached its sequence. Returns the word's result, or kSessionLost.
   // `of`: the timeline of the word's command; may be null. Also prints the output of kernels up to

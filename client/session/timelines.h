@@ -47,7 +47,7 @@ class Timelines {
   };
   Positions now(Scope scope, wire::ObjectId context);
   // Call it when the work at these positions is known to be done. For example, a command has
-  // succeeded that was sent after now(), and the worker executes it after this work.
+  // succeeded that was sent after now() and that the worker executes only after this work.
   void done(const Positions& positions);
   // Call it after a wait that was sent after now() has succeeded. In addition to done(), records
   // that the output of kernels is printed.

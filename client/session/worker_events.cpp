@@ -121,7 +121,8 @@ bool WorkerEvents::has_had_callbacks() {
 }
 
 bool WorkerEvents::remove_callback(uint64_t id) {
-  // Destroyed after the lock is released: destroying its contents may need the event thread.
+  // Destroyed after the lock is released: destroying its contents may wait for the worker, and the
+  // event thread needs this lock meanwhile.
   Shared forgotten;
   MutexLock lock(mutex_);
   if (callbacks_.erase(id) != 0) return true;
@@ -326,8 +327,9 @@ void WorkerEvents::host_callback(const wire::HostCallbackEvent& event) {
   if (shared && shared->is_internal) {
     enqueue(copies_, [this, event, shared = std::move(shared)]() mutable {
       shared->function();
-      // Released before the acknowledgement. Until then the worker's graph holds the callback, so
-      // this is not the last reference, and its destructor does not run here.
+      // Drop this reference before the acknowledgement. Until then the worker's graph holds the
+      // callback, so this reference is not the last, and the callback's destructor does not run
+      // here.
       shared.reset();
       acknowledge(event);
     });

@@ -169,8 +169,8 @@ class WorkerEvents {
 
   Runner host_functions_{"rcuda-hostfn", true, {}, {}};
   Runner copies_{"rcuda-graphcopy", false, {}, {}};
-  // Destroys callbacks that own memory. Freeing it takes a round trip, which waits for the device,
-  // and so for host functions and copies that are in progress.
+  // Destroys callbacks that own memory. Freeing the memory waits for the device, which may wait for
+  // a host function or a copy. So the threads that run these must not free memory.
   Runner releases_{"rcuda-release", false, {}, {}};
   std::thread event_thread_;
 };

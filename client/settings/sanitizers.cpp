@@ -9,7 +9,7 @@ namespace rcuda::client {
 Status check_sanitizers() {
 #if !defined(__SANITIZE_THREAD__)
   struct Sanitizer {
-    const char* symbol;  // defined only by its runtime
+    const char* symbol;  // only the sanitizer's runtime defines it
     const char* name;
     const char* option;
   };

@@ -11,8 +11,8 @@
 // For any other server, round trips measure the difference between the clocks. The execution lies
 // between the sending of the command and the answer, so the midpoints of both intervals are
 // compared. The round trip with the least network time determines the difference. The error is at
-// most half of that time, and the file contains it. The uncertainty of a measurement grows with its
-// age, because clocks drift apart.
+// most half of that time; the file contains this limit. The uncertainty of a measurement grows with
+// its age, because clocks drift apart.
 //
 // The file. %p in the name is replaced by the process id. Without %p, if another process is writing
 // the file, this process inserts its id before the suffix. Events are appended several times a
