@@ -185,8 +185,8 @@ ssize_t Connection::recv(void* data, size_t bytes, bool peek, bool wait) {
     const bool has_taken_record = got > 0 && !peek && (got < most || bytes >= kRecordBytes);
     is_drained_ = lacks_bytes || has_taken_record;
     if (lacks_bytes && wait) continue;
-    // OpenSSL also returns after a KeyUpdate, although the next record may have been received
-    // already.
+    // OpenSSL also returns without bytes after a KeyUpdate. If the next record has been received
+    // already, reads it.
     if (!lacks_bytes || !buffer_.has_bytes()) return got;
   }
 }

@@ -72,7 +72,7 @@ void Prober::plan(const std::vector<Mapped>& mapped) {
     LegModel& leg = link_.pair(memory.device, memory.peer_device).pull_leg;
     want({"mapped copy", &leg, Kind::kLane, memory.device, Lane::kLocal, memory.base});
   }
-  want({"message", &link_.message, Kind::kEcho});  // the fit of the next job uses it
+  want({"message", &link_.message, Kind::kEcho});  // first: the fit of a wire uses it
   if (link_.host_path->needs_transfer()) want({"wire", &link_.wire, Kind::kWire});
   for (auto& [devices, pair] : link_.pairs) {
     if (!pair.device_path) continue;

@@ -68,7 +68,7 @@ class Planner {
   // The plans that choose() made, by size class and contiguity. Planning takes 9 us in the mean and
   // 22 us at the most; the first copy of a size class waits for it.
   struct Cached {
-    uint64_t bytes = 0;  // the size of the copy for which it was made
+    uint64_t bytes = 0;  // the size of the copy for which the plan was made
     Plan plan;
   };
   std::map<std::pair<unsigned, bool>, Cached> cache_;

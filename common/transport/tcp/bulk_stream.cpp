@@ -49,7 +49,7 @@ std::string why_closed(const Socket& socket) {
 
 using Clock = std::chrono::steady_clock;
 
-// During the pause, the kernel can work on the socket, so more bytes gather.
+// During the pause, the kernel receives more bytes, so the next recv() returns more at once.
 void pause_briefly() {
   for (int i = 0; i < 64; ++i) cpu_pause();
   std::this_thread::yield();
@@ -111,7 +111,8 @@ void BulkStream::start_sender_locked() {
   started.ok() ? void(++running_) : fail_to_send_locked({started.context(), true});
 }
 
-// The receiving thread sees the end of the socket and reports the failure.
+// Shuts the socket down. The receiving thread then sees the end of the socket and reports the
+// failure.
 void BulkStream::fail_to_send_locked(Failure why) {
   if (!state_.move(StreamEvent::kFailure, name_)) return;
   failure_ = std::move(why);
@@ -253,16 +254,17 @@ bool BulkStream::next_message(uint64_t most) {
   return true;
 }
 
-// The bytes of an answered piece are retained by address, because its memory belongs to the caller
-// again only after the answer. Other pieces are retained by address only in lent memory; their
-// other bytes are copied.
+// A piece that the peer answers is retained by its address, because its memory belongs to the
+// caller again only after the answer. Another piece is retained by its address only if it lies in
+// lent memory; otherwise its bytes are copied.
 void BulkStream::keep_source(const Piece& piece, Message* message) {
   if (!piece.is_answered()) message->kept = lent_.find(piece.local, piece.bytes);
   message->is_kept = piece.is_answered() || message->kept;
 }
 
-// Sends until all is sent or the socket is full; the sending thread sends the rest. The caller
-// holds the lock before and after the call. Callbacks may run during it.
+// Sends messages of up to `most` bytes until none is left or the socket is full. The sending thread
+// sends the remaining messages. The caller holds the lock before and after the call. Callbacks may
+// run during the call.
 void BulkStream::drive(MutexLock& lock, uint64_t most, Blocking blocking) {
   sending_ = true;
   while (runs() && (message_ || next_message(most))) {

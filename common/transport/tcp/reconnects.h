@@ -2,10 +2,11 @@
 // of the Link share one object. The object gets the next connection of a socket within a time
 // limit, sends and receives acknowledgements, and reports a loss and its end once for all sockets.
 //
-// The client connects again; the worker waits for it (Reconnecting in link.h). Acknowledgements
-// travel with the puts of the Link (take_due()). Urgent acknowledgements use a socket of their own,
-// so that no other bytes delay them. That socket retains no bytes: each message has the total count
-// of a stream, and after a loss each side sends all counts again.
+// The client makes the next connection; the worker waits for it (Reconnecting in link.h).
+// Acknowledgements travel with the puts of the Link (take_due()). Urgent acknowledgements use a
+// socket of their own, so that no other bytes delay them. That socket retains no bytes: each
+// message has the number of bytes that one stream has received so far, and after a loss each side
+// sends the numbers of all streams again.
 //
 // Threads: any; a thread of this object receives acknowledgements. Blocking: connect(), until the
 // limit; destructor and stop(), until that thread has ended. Errors: connect() returns why there is

@@ -10,7 +10,7 @@
 //
 // A write with immediate consumes one of the receives that the peer has posted. Each queue pair has
 // kReceives of them. The peer's progress thread posts them again before it reports the arrivals. If
-// it is too slow, the writer's adapter waits and retries (RNR), and nothing is lost.
+// that thread is too slow, the writer's adapter waits and retries (RNR), and nothing is lost.
 //
 // Any thread may call transfer(). Callbacks run on the calling thread, on the Link's progress
 // thread or on its control thread.
