@@ -65,7 +65,7 @@ Result<Connection::Progress> Connection::shake_hands() {
     ERR_clear_error();
     return Status(Code::kDenied,
                   "the peer does not speak TLS: is it an rcuda-server that listens for other "
-                  "machines (--listen)? See its log, which also has its port (\"serving ... on\")");
+                  "machines (--listen)? The server's log has its port (\"serving ... on\")");
   }
   return ssl_error("the TLS handshake failed");
 }
@@ -94,7 +94,8 @@ int Connection::outcome(int result) const {
       return 0;
     case SSL_ERROR_SYSCALL:
       // Without an errno the peer has closed the connection. TLS's close_notify is not used: the
-      // messages inside report the end, and a truncated stream looks like a lost peer.
+      // messages inside of the records report the end, and a truncated stream looks like a lost
+      // peer.
       ERR_clear_error();
       errno = error;
       return error ? -1 : 0;

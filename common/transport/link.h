@@ -265,8 +265,8 @@ class Link {
 
   // For a forked child, which has inherited descriptors but no threads: closes the child's copies
   // of the descriptors, so that the peer can notice the parent's death. Sends nothing to the peer.
-  // Called from the child handler of pthread_atfork: async-signal-safe, takes no locks. The object
-  // is not used again.
+  // Called from the child handler of pthread_atfork: async-signal-safe, takes no locks. The child
+  // must not use this object again.
   virtual void abandon() noexcept = 0;
 };
 
@@ -290,13 +290,13 @@ struct LinkOptions {
   // verbs: the PCI address of the GPU that uses this Link ("0000:3b:00.0"). The adapter nearest to
   // it is used. Empty: no preference.
   std::string near_pci;
-  // The peer sends at least four heartbeats in this time; if none arrives for that long, the Link
-  // breaks. Zero: this side waits for a silent peer (a client in a debugger), and the Link breaks
-  // only when the peer process ends or its host is lost.
+  // The peer sends at least four heartbeats in this time. If nothing arrives for this time, the
+  // Link breaks. Zero: this side waits for a silent peer (a client in a debugger), and the Link
+  // breaks only when the peer process ends or its host is lost.
   std::chrono::milliseconds peer_timeout{10'000};
   // tcp, with Reconnecting: how many bytes each direction of a socket copies and keeps until the
-  // peer has them. At most four times as many are unacknowledged. Both sides use the server's
-  // value.
+  // peer has them. At most four times as many bytes are unacknowledged, including bytes that are
+  // retained by their address only. Both sides use the server's value.
   size_t retained_bytes = kRetainedBytes;
   // tcp, without Reconnecting: added to the reason when the peer is silent for too long.
   std::string remedy_for_silence;
@@ -316,7 +316,8 @@ struct Reconnecting {
   // the previous call cannot run any more.
   std::function<void(std::function<void(int index)>)> on_connection;
   // Called at the first loss, and when all connections are back. May be empty. `is_new` is false if
-  // the loss is part of an earlier reported loss: the peer replaces its sockets one after another.
+  // the loss belongs to a loss that was reported earlier: the peer may replace its sockets one
+  // after another.
   std::function<void(bool is_lost, bool is_new)> changed;
   std::string peer;  // its name, for the log
 };
@@ -329,9 +330,9 @@ struct Reconnecting {
 // done its part or the timeout has passed.
 //
 // A medium that needs more sockets calls `open_stream` on the client and `accept_stream` on the
-// server. The daemon routes these connections to the right worker by the session's token. Both
-// functions are set if the reach is kNetwork, and several threads may call them at once. If
-// `control` is encrypted, so are these sockets.
+// server. The daemon routes these connections to the right worker by the token in the session's
+// Welcome. Both functions are set if the reach is kNetwork, and several threads may call them at
+// once. If `control` is encrypted, so are these sockets.
 struct Bootstrap {
   Socket control;
   bool server = false;

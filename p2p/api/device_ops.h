@@ -131,13 +131,13 @@ class DeviceOps {
   // Whether any stream is held.
   virtual bool holding() = 0;
 
-  // Returns true if a pause of this kind, or a stronger one, is in progress; it lasts until
-  // resume(). Otherwise requests it and returns false; the thread that grants it wakes the engine.
-  // The engine calls resume() after each round of work.
+  // Returns true if a pause of this kind, or of a stronger kind, is in progress. The pause lasts
+  // until resume(). Otherwise requests the pause and returns false; the thread that grants the
+  // pause wakes the engine. The engine calls resume() after each round of work.
   //
   // kHolds is for work that must be done soon (connecting; unmapping memory that a peer wants to
-  // free). Once it has been requested, no further stream is held until it ends. kWork is for work
-  // that can wait: it begins only when the program has no work, which may be never.
+  // free). From its request until its end, no further stream is held. kWork is for work that can
+  // wait: a kWork pause begins only when the program has no work, which may be never.
   virtual bool pause(Pause what) = 0;
   virtual void resume() = 0;
 

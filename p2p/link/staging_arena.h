@@ -11,7 +11,7 @@
 //
 // Peers beyond the expected number get buffers of their own from the rest of the limit. Owned by
 // the engine's Environment, used only by the engine thread. take() and the destruction of the last
-// slice block for the driver, so the caller must be in a pause (DeviceOps::pause).
+// slice may block in the driver, so the caller must be in a pause (DeviceOps::pause).
 #pragma once
 
 #include <cstddef>

@@ -1,10 +1,10 @@
 // Planner: chooses the method (staging and route), chunk size and depth of a copy by its size.
 //
 // It is a pure function of measurements (PairModel), of the abilities of the two ends
-// (Capabilities) and of the user's settings (PlannerOptions). Without a setting it takes the
-// shortest predicted time of all methods, chunk sizes and depths. If a setting cannot be followed
-// (registered memory without GPUDirect, mapped memory between hosts), the copy is staged in host
-// memory and the plan's reason says so.
+// (Capabilities) and of the user's settings (PlannerOptions). Without a setting it chooses the plan
+// with the shortest predicted time among all methods, chunk sizes and depths. If a setting cannot
+// be followed (registered memory without GPUDirect, mapped memory between hosts), the copy is
+// staged in host memory and the plan's reason says so.
 //
 // A Planner serves one direction of one pair of GPUs. Not thread-safe: the engine thread owns it.
 // Nothing blocks. Errors: plan() fails only if the two ends have no route in common.

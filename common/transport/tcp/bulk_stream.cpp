@@ -425,7 +425,7 @@ std::string BulkStream::take_data(const BulkHeader& header) {
         !advance(lock, header.piece, PieceEvent::kData)) {
       return violation("the peer sent " + std::to_string(header.bytes) +
                        " bytes of data for piece " + std::to_string(header.piece) +
-                       " of a transfer, which this side did not request");
+                       " of a transfer, but this side did not request them");
     }
     local = found->second.piece.local;  // stays valid: this thread handles the outcome
   }
@@ -438,7 +438,7 @@ std::string BulkStream::take_done(const BulkHeader& header) {
   MutexLock lock(mutex_);
   if (advance(lock, header.piece, event, outcome)) return {};
   return violation("the peer reported the end of piece " + std::to_string(header.piece) +
-                   " of a transfer, which this side does not expect");
+                   " of a transfer, but this side does not wait for this piece");
 }
 
 // Returns false if the event is impossible. Completes a piece that reaches kOver.
@@ -499,7 +499,7 @@ BulkStream::Message BulkStream::answer_message(const Answer& answer) {
 }
 
 // Makes one attempt to send. Returns false if the socket is full, or has failed (*why). A region
-// may be withdrawn at any time, so it is pinned for one call at a time, which does not block. For a
+// may be withdrawn at any time, so each pin lasts for one call, which does not block. For a
 // withdrawn region, sends filler bytes, because the header has announced the length.
 bool BulkStream::push(Blocking blocking, std::string* why) {
   // The filler bytes; never written. kPinnedBytes of them: with a cipher, a repeated send must

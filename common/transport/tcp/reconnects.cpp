@@ -23,7 +23,7 @@ constexpr auto kAttempt = std::chrono::seconds(5);
 // How often a worker that waits for a connection checks whether its session has ended.
 constexpr auto kLook = std::chrono::milliseconds(500);
 // The number of refusals that end the attempts. One refusal is not enough: it is not authenticated,
-// and an eavesdropper may have used an attempt's token first.
+// and an eavesdropper may have used the token of an attempt (Attach::token) before the client.
 constexpr int kRefusals = 3;
 // The pause between two attempts doubles from the first value to the second.
 constexpr auto kFirstPause = std::chrono::milliseconds(20);

@@ -93,7 +93,8 @@ class Reconnects {
   bool has_due() const { return has_due_.load(std::memory_order_relaxed); }
   // Returns the due acknowledgements, which the caller must send.
   std::vector<Acknowledgement> take_due();
-  // Takes an acknowledgement of the peer. Returns false if the peer cannot have received the bytes.
+  // Takes an acknowledgement of the peer. Returns false if it acknowledges bytes that were not
+  // sent.
   bool take(const Acknowledgement& acknowledgement);
   // A socket calls lost() when it has lost its connection, and back() when it has the next
   // connection. A socket that ends after lost() does not call back().

@@ -28,7 +28,7 @@ constexpr size_t kBufferBytes = 128u << 10;
 // Smaller puts pass through the buffer; larger ones are received in place.
 constexpr size_t kBufferedPut = 16u << 10;
 // If the peer may stay silent without limit, its host counts as lost when data stays unacknowledged
-// for this time. A stopped peer does not count: its kernel answers probes of a closed window.
+// for this time. This spares a stopped peer, because its kernel answers probes of a closed window.
 constexpr std::chrono::milliseconds kHostLost = std::chrono::seconds(60);
 // As kHostLost, for a Link with Reconnecting.
 constexpr std::chrono::milliseconds kConnectionLost = std::chrono::seconds(10);
@@ -470,7 +470,7 @@ std::string TcpLink::take_puts() {
   return why;
 }
 
-// `whole`: false if the rest of the message has not arrived, or breaks the protocol.
+// `whole`: false if the message has not arrived completely, or breaks the protocol.
 std::string TcpLink::take_region_put(const PutHeader& header, bool* whole) {
   RegionPlace place;
   if (header.place != kRegionPut || header.bytes <= sizeof place ||

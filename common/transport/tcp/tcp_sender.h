@@ -92,7 +92,7 @@ class TcpSender {
   size_t sent_ = 0;  // bytes of outgoing_ that are sent
   bool sending_ RCUDA_GUARDED_BY(mutex_) = false;
   bool flusher_asleep_ RCUDA_GUARDED_BY(mutex_) = false;  // waits for flusher_wanted_
-  // False while the flusher wakes up after a call.
+  // False while the flusher sleeps, and until it runs after a call.
   bool flusher_awake_ RCUDA_GUARDED_BY(mutex_) = false;
   bool stopped_ RCUDA_GUARDED_BY(mutex_) = false;
   Bytes heartbeat_ RCUDA_GUARDED_BY(mutex_);

@@ -67,7 +67,8 @@ class BulkEngine {
   bool transfer(const TransferRequest& what, std::chrono::milliseconds patience, TransferDone done);
   // Called by the progress thread.
   void poll();
-  // Fails transfers that waited too long for an announcement. Returns the time of the next call.
+  // Fails transfers that waited too long for an announcement. Returns the time at which to call
+  // expire() again.
   std::chrono::steady_clock::time_point expire();
   // Nothing is posted any more, and operations that have not been posted fail with `why`.
   void stop(const Status& why);
