@@ -65,7 +65,7 @@ Result<Connection::Progress> Connection::shake_hands() {
     ERR_clear_error();
     return Status(Code::kDenied,
                   "the peer does not speak TLS: is it an rcuda-server that listens for other "
-                  "machines (--listen)? See its log, which also has its port (\"serving ... on\")");
+                  "machines (--listen)? The server's log has its port (\"serving ... on\")");
   }
   return ssl_error("the TLS handshake failed");
 }
@@ -94,7 +94,8 @@ int Connection::outcome(int result) const {
       return 0;
     case SSL_ERROR_SYSCALL:
       // Without an errno the peer has closed the connection. TLS's close_notify is not used: the
-      // messages inside report the end, and a truncated stream looks like a lost peer.
+      // messages inside of the records report the end, and a truncated stream looks like a lost
+      // peer.
       ERR_clear_error();
       errno = error;
       return error ? -1 : 0;
@@ -185,8 +186,8 @@ ssize_t Connection::recv(void* data, size_t bytes, bool peek, bool wait) {
     const bool has_taken_record = got > 0 && !peek && (got < most || bytes >= kRecordBytes);
     is_drained_ = lacks_bytes || has_taken_record;
     if (lacks_bytes && wait) continue;
-    // OpenSSL also returns after a KeyUpdate, although the next record may have been received
-    // already.
+    // OpenSSL also returns without bytes after a KeyUpdate. If the next record has been received
+    // already, reads it.
     if (!lacks_bytes || !buffer_.has_bytes()) return got;
   }
 }

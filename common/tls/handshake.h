@@ -26,7 +26,7 @@ class Acceptor {
   std::shared_ptr<SSL_CTX> context_;
 };
 
-// Whether these are the first bytes of a TLS connection.
+// Whether a TLS connection begins with this byte.
 inline bool looks_like_tls(std::byte first) { return first == std::byte{0x16}; }
 
 }  // namespace rcuda::tls

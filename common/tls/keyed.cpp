@@ -16,7 +16,8 @@ constexpr unsigned char kName[] = "rcuda";
 constexpr size_t kNameBytes = sizeof kName - 1;
 constexpr unsigned char kAes128GcmSha256[] = {0x13, 0x01};
 
-// Wraps the key in the session that TLS resumes.
+// Returns the key as a TLS session: for OpenSSL, a handshake with a pre-shared key resumes a
+// session.
 SSL_SESSION* session_of(SSL* ssl) {
   const Key& key = *static_cast<const Key*>(SSL_get_app_data(ssl));
   const SSL_CIPHER* const cipher = SSL_CIPHER_find(ssl, kAes128GcmSha256);

@@ -24,7 +24,7 @@ std::vector<uint8_t> signed_text(Role side, const Key& binding) {
   return text;
 }
 
-// Returns null for the keys with which OpenSSL chooses the digest.
+// Returns null for keys whose algorithm fixes the digest.
 const char* digest_of(EVP_PKEY* key) {
   return EVP_PKEY_is_a(key, "ED25519") || EVP_PKEY_is_a(key, "ED448") ? nullptr : "SHA256";
 }

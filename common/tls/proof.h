@@ -10,7 +10,7 @@
 //   client    a signature of its certificate's key, a MAC by its token, or a MUNGE credential; for
 //             a lease also a MAC by the lease's secret
 //
-// Signatures are over a text that names the signer's side, and then the binding. So a proof is
+// A signature is over a text that names the signer's side and then has the binding. So a proof is
 // valid on this connection and for this side only.
 //
 // Threads: any. Blocking: check_server() reads a file.

@@ -23,8 +23,8 @@ class Arrivals {
   // calling thread. Must not block.
   using Ended = std::function<void(const Status&)>;
 
-  // The most writes that may arrive before the messages that name them. A peer that exceeds this is
-  // misbehaving: all further waits fail.
+  // The most writes that may arrive before the messages that name them. A peer that exceeds this
+  // number is misbehaving: all waits for further writes fail, now and later.
   static constexpr size_t kMostEarly = 128u << 10;
 
   // `bytes` more of the write with this immediate have arrived (Link::on_immediate()).
@@ -33,8 +33,8 @@ class Arrivals {
   void expect(uint32_t immediate, RegionId region, uint64_t bytes, Ended ended);
   // Returns the number of writes that a message has named and that have not arrived.
   size_t expected();
-  // The region is withdrawn: fails the waits for writes into it. The Link drops later writes into
-  // it.
+  // The region is withdrawn: fails the waits for writes into the region. The Link drops later
+  // writes into it.
   void withdraw(RegionId region);
   // No further write arrives: fails all waits.
   void end();

@@ -20,7 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Far above the number of regions that this side announces while a working peer does not read.
+// The most queued messages. A peer that works reads long before so many are queued.
 constexpr size_t kMaxQueued = 1u << 18;
 
 }  // namespace
@@ -38,7 +38,7 @@ Status ControlChannel::prepare() {
 
 void ControlChannel::begin(Socket socket) {
   MutexLock lock(mutex_);
-  if (finished_) return;  // already finished: close this socket, too
+  if (finished_) return;  // the return closes `socket`
   socket_ = std::move(socket);
   last_heard_ = last_sent_ = Clock::now();
   begun_ = true;
@@ -66,11 +66,11 @@ Status ControlChannel::send(const ControlMessage& message, int fd) {
 
 void ControlChannel::enqueue(ControlMessage message, UniqueFd fd) {
   MutexLock lock(mutex_);
-  // Drops the message if the queue is full: the peer reads nothing, and counts as lost.
+  // If the queue is full, the peer has stopped reading: drops the message.
   if (finished_ || queue_.size() >= kMaxQueued) return;
   message.has_fd = static_cast<bool>(fd);
   queue_.push_back({message, 0, std::move(fd)});
-  (void)flush_locked();  // the thread gets the same error
+  (void)flush_locked();  // the channel's thread gets the same error and reports it
   if (!queue_.empty()) poke();
 }
 
@@ -188,7 +188,8 @@ std::string ControlChannel::poll_once(bool& intended) {
   }
   Status sent = flush_locked();
   if (sent.ok()) return {};
-  // The closed socket may still hold the peer's farewell; the next receive reads it.
+  // If the peer has closed the socket (kUnavailable), its farewell may still be unread: receive()
+  // reads it next.
   queue_.clear();
   return sent.code() == Code::kUnavailable ? std::string() : sent.context();
 }

@@ -1,9 +1,9 @@
 // ControlChannel uses the control socket of a shared-memory or verbs Link once the Link is up. The
 // socket carries announcements of regions (with their descriptors), heartbeats and the farewell.
-// When it closes, the peer is gone.
+// The end of the socket shows that the peer is gone.
 //
-// prepare() does all steps that can fail. After prepare(), a side may report to its peer that it is
-// ready, because begin() cannot fail.
+// All steps that can fail are in prepare(). So a side may call prepare(), report to its peer that
+// it is ready, and then call begin(), which cannot fail.
 //
 // One thread sleeps in poll() on the socket and on the peer's pidfd. (The pidfd matters if the peer
 // has forked: after the parent is killed, the child still holds the socket open.) Any thread may
@@ -32,11 +32,11 @@ namespace rcuda::transport {
 class ControlChannel {
  public:
   struct Callbacks {
-    // Called for announcements and retirements of regions. `fd` is empty although has_fd is set if
-    // this process had no free descriptor for it. If the function returns an error, the channel
-    // ends as after a protocol violation.
+    // Called for announcements and retirements of regions. If has_fd is set but `fd` is empty, this
+    // process had no free descriptor for it. If the function returns an error, the channel ends as
+    // after a protocol violation.
     std::function<Status(const ControlMessage&, UniqueFd fd)> on_message;
-    // The peer sent a farewell (intended), is gone, or broke the protocol.
+    // Called when the peer sent a farewell (intended), is gone, or broke the protocol.
     std::function<void(bool intended, const std::string& why)> on_end;
   };
   struct Timing {
@@ -44,7 +44,7 @@ class ControlChannel {
     std::chrono::milliseconds expect_within{0};  // zero: silence is allowed
   };
 
-  // `peer_process` may be empty.
+  // `peer_process`: a pidfd of the peer, or empty.
   ControlChannel(UniqueFd peer_process, Timing timing, Callbacks callbacks);
   ~ControlChannel();  // calls join()
   ControlChannel(const ControlChannel&) = delete;

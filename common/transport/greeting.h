@@ -17,14 +17,14 @@ struct Greeting {
   uint64_t window_bytes = 0;
   uint32_t peer_timeout_ms = 0;  // this side expects a heartbeat within this time
   uint8_t streams = 0;           // for transfers; tcp: sockets, verbs: queue pairs, shm: 1
-  uint8_t streams_are_set = 0;   // 1: by a setting, not by the medium
+  uint8_t streams_are_set = 0;   // 1: a setting gives `streams`; 0: the medium does
   uint16_t retained_blocks = 0;  // tcp: LinkOptions::retained_bytes, divided by kRetainedBlock
 };
 inline constexpr size_t kRetainedBlock = 256u << 10;
 static_assert(sizeof(Greeting) == 24);
 
-// Uses the number of streams of the options, or `usual_streams` if they set none; at least 1, at
-// most `most_streams`.
+// The number of streams is that of `options`, or `usual_streams` if `options` set none. It is at
+// least 1 and at most `most_streams`.
 Greeting make_greeting(uint64_t magic, const LinkOptions& options, size_t most_streams,
                        size_t usual_streams);
 

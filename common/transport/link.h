@@ -87,10 +87,9 @@ struct DeviceMemory {
 // before read() or write() returns. Must not block.
 using TransferDone = std::function<void(const Status&)>;
 
-// What to optimise in a write with immediate.
-//   kAwaited: latency; the caller has no other work. Over tcp the caller sends a part.
-//   kAlone: latency; the caller has other work.
-//   kMany: CPU time; the write is one of many in progress.
+// What to optimise in a write with immediate. kAwaited: latency; the caller has no other work. Over
+//   tcp, the calling thread sends some of the bytes itself. kAlone: latency; the caller has other
+//   work. kMany: CPU time; the write is one of many in progress.
 enum class Company : uint8_t { kAwaited, kAlone, kMany };
 
 // Called on the receiving side when `bytes` more of a write with this immediate have arrived. The
@@ -152,15 +151,16 @@ class Link {
   virtual Status wait(const std::function<bool()>& ready,
                       std::chrono::steady_clock::time_point deadline,
                       WokenBy woken_by = WokenBy::kAny) = 0;
-  // Makes every thread in wait() call its `ready` again. Local; for shutdown and timers.
+  // Makes every thread of this side in wait() call its `ready` again. For shutdown and timers.
   virtual void interrupt() = 0;
 
   // Lets the peer read and write [base, base+bytes) until unexpose() or until this object is
   // destroyed. `backing` is a descriptor of the memory, or -1; the region starts at
   // `backing_offset` in it. With a backing, a peer on this host can map the same pages. Without a
-  // backing, shared memory has no direct path and the peer's map() returns nullptr. The backing
-  // must be a memfd made with MFD_ALLOW_SEALING: the Link seals it against shrinking, which would
-  // crash the peer. The Link duplicates the descriptor. Blocks only while the memory is registered.
+  // backing, the peer's map() returns nullptr, and shared memory cannot transfer the region's
+  // bytes. The backing must be a memfd made with MFD_ALLOW_SEALING: the Link seals it against
+  // shrinking, which would crash the peer. The Link duplicates the descriptor. Blocks only while
+  // the memory is registered.
   virtual Result<Region> expose(void* base, size_t bytes, int backing = -1,
                                 uint64_t backing_offset = 0) = 0;
   // As expose(), for memory that only devices may touch: GPU memory at an address of this process.
@@ -171,15 +171,16 @@ class Link {
   // region. Blocks until they have arrived, LinkOptions::peer_timeout at most. kUnsupported without
   // has_adapter.
   virtual Status loop_back(void* to, const void* from, size_t bytes) = 0;
-  // Pending transfers of the region fail. After the return, no peer touches the memory through this
-  // Link; a peer that has mapped the region's backing may still touch those pages. With has_adapter
-  // it blocks until the peer has released the region, so a TransferDone must not call it.
+  // Withdraws the region. Its pending transfers fail. After the return, no peer touches the memory
+  // through this Link; a peer that has mapped the region's backing may still touch those pages.
+  // With has_adapter, unexpose() blocks until the peer has released the region, so a TransferDone
+  // must not call unexpose().
   virtual Status unexpose(RegionId region) = 0;
 
   // Lends [base, base+bytes) to a Link with Reconnecting, so that the Link need not copy the
-  // sources of writes in this memory. The Link reads such a source until the peer has all of its
-  // bytes, which may be after `done`. The source must not change until then, or until take_back().
-  // For sources in other memory, and for put_region(), the rules of the functions below apply.
+  // sources of writes in this memory. The Link may read such a source even after `done`: until the
+  // peer has all of its bytes. The source must not change before then, or before take_back(). For
+  // sources in other memory, and for put_region(), the rules of the functions below apply.
   // take_back(), with the same arguments, copies the bytes that the peer lacks; afterwards the Link
   // does not read the memory. On other Links, both functions do nothing.
   virtual void lend(const void*, size_t) {}
@@ -245,8 +246,8 @@ class Link {
                                     TransferDone done) {
     done({Code::kUnsupported, std::string(medium()) + " does not support writes with immediate"});
   }
-  // Sets the function to call for each arrival. Arrivals are dropped before the first call and
-  // after a call with nullptr. Returns when the previous function cannot run any more.
+  // Sets the function to call for each arrival; nullptr: none. Arrivals without such a function are
+  // dropped. Returns when the previous function cannot run any more.
   virtual void on_immediate(ImmediateArrived) {}
 
   // true: this process may be stopped from now on, and then sends no heartbeats. false: it sends
@@ -264,8 +265,8 @@ class Link {
 
   // For a forked child, which has inherited descriptors but no threads: closes the child's copies
   // of the descriptors, so that the peer can notice the parent's death. Sends nothing to the peer.
-  // Called from the child handler of pthread_atfork: async-signal-safe, takes no locks. The object
-  // is not used again.
+  // Called from the child handler of pthread_atfork: async-signal-safe, takes no locks. The child
+  // must not use this object again.
   virtual void abandon() noexcept = 0;
 };
 
@@ -289,13 +290,13 @@ struct LinkOptions {
   // verbs: the PCI address of the GPU that uses this Link ("0000:3b:00.0"). The adapter nearest to
   // it is used. Empty: no preference.
   std::string near_pci;
-  // The peer sends at least four heartbeats in this time; if none arrives for that long, the Link
-  // breaks. Zero: this side waits for a silent peer (a client in a debugger), and the Link breaks
-  // only when the peer process ends or its host is lost.
+  // The peer sends at least four heartbeats in this time. If nothing arrives for this time, the
+  // Link breaks. Zero: this side waits for a silent peer (a client in a debugger), and the Link
+  // breaks only when the peer process ends or its host is lost.
   std::chrono::milliseconds peer_timeout{10'000};
   // tcp, with Reconnecting: how many bytes each direction of a socket copies and keeps until the
-  // peer has them. At most four times as many are unacknowledged. Both sides use the server's
-  // value.
+  // peer has them. At most four times as many bytes are unacknowledged, including bytes that are
+  // retained by their address only. Both sides use the server's value.
   size_t retained_bytes = kRetainedBytes;
   // tcp, without Reconnecting: added to the reason when the peer is silent for too long.
   std::string remedy_for_silence;
@@ -310,12 +311,13 @@ struct Reconnecting {
   // Makes or awaits the connection that replaces the socket `index`, and proves that it belongs to
   // the session. kNotFound: the session does not exist any more.
   std::function<Result<Socket>(int index, std::chrono::steady_clock::time_point deadline)> next;
-  // Set only if this side waits. Sets the function to call when a replacing connection has arrived,
-  // before next() returns it; nullptr: none. Returns when the previous function cannot run any
-  // more.
+  // Empty if this side connects. Its argument is the function to call when a replacing connection
+  // has arrived, before next() returns the connection; nullptr: none. Returns when the function of
+  // the previous call cannot run any more.
   std::function<void(std::function<void(int index)>)> on_connection;
   // Called at the first loss, and when all connections are back. May be empty. `is_new` is false if
-  // the loss is part of an earlier reported loss: the peer replaces its sockets one after another.
+  // the loss belongs to a loss that was reported earlier: the peer may replace its sockets one
+  // after another.
   std::function<void(bool is_lost, bool is_new)> changed;
   std::string peer;  // its name, for the log
 };
@@ -324,13 +326,13 @@ struct Reconnecting {
 // the medium's reach needs, on which the session handshake has ended. Both sides call make_link().
 // make_link() exchanges the medium's data over the socket (window sizes, memfds, ports, queue pair
 // numbers) and takes ownership of the socket. The Link keeps the socket open: its end shows that
-// the peer is gone. `server` distinguishes the two sides. Blocks until the peer has done its part
-// or the timeout has passed.
+// the peer is gone. `server` distinguishes the two sides. make_link() blocks until the peer has
+// done its part or the timeout has passed.
 //
 // A medium that needs more sockets calls `open_stream` on the client and `accept_stream` on the
-// server. The daemon routes these connections to the right worker by the session's token. Both
-// functions are set if the reach is kNetwork, and several threads may call them at once. If
-// `control` is encrypted, so are these sockets.
+// server. The daemon routes these connections to the right worker by the token in the session's
+// Welcome. Both functions are set if the reach is kNetwork, and several threads may call them at
+// once. If `control` is encrypted, so are these sockets.
 struct Bootstrap {
   Socket control;
   bool server = false;

@@ -20,7 +20,7 @@ const Medium& plain_medium(Reach reach) {
   }
   RCUDA_ERROR(
       "internal error: no medium for %s works with every socket; the process aborts. Please report "
-      "it",
+      "this error",
       reach == Reach::kNetwork ? "the network" : "this machine");
   std::abort();
 }

@@ -17,8 +17,8 @@ namespace rcuda::transport {
 
 struct Medium {
   MediumTraits traits;
-  // Whether make() can work on this side of a control socket; kUnsupported with the reason if it
-  // cannot. Null: it always can. May block while a library is loaded.
+  // Whether make() can work on this side of a control socket; kUnsupported with the reason if not.
+  // Null: make() always can. May block while a library is loaded.
   Status (*usable_over)(int control_socket) = nullptr;
   // Called only if the user did not choose the medium. Returns whether this host is fit for the
   // medium; kUnsupported with the reason if not. Null: every host is fit. Loads no library.
@@ -52,7 +52,8 @@ Choice best_medium(Reach reach, int control_socket, const std::string& encrypts_
 // that reach.
 std::string medium_names(std::optional<Reach> reach = {});
 
-// Makes one end of a Link; see Bootstrap. Code outside the media's folders makes Links only here.
+// Makes one end of a Link; see Bootstrap. Code outside of the media's folders makes Links only with
+// this function.
 Result<std::unique_ptr<Link>> make_link(const Medium& medium, Bootstrap bootstrap,
                                         const LinkOptions& options);
 

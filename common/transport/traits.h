@@ -23,7 +23,7 @@ struct MediumTraits {
   // Threads of the Link copy every byte at both ends, through sockets. A put that is sent alone
   // costs a system call at each end, which takes longer than moving some ten thousand bytes. A
   // spinning thread may occupy the core that moves the bytes. The threads touch a transfer's local
-  // memory until it ends.
+  // memory until the transfer ends.
   bool copies_by_cpu = false;
   // put_region() works: small writes into regions are ordered as puts.
   bool has_region_puts = false;
@@ -31,9 +31,9 @@ struct MediumTraits {
   bool orders_writes = false;
   // write_with_immediate() works: the peer is notified of a write's arrival.
   bool has_immediates = false;
-  // An adapter moves the bytes, and memory is registered with it. expose_device() registers memory
-  // once for all transfers, including device memory if the platform allows it; loop_back() proves
-  // that the adapter reaches it; adapter() names the adapter.
+  // An adapter moves the bytes of memory that is registered with it. expose_device() works: it
+  // registers device memory, if the platform allows it, once for all transfers. loop_back() proves
+  // that the adapter reaches this memory. adapter() names the adapter.
   bool has_adapter = false;
   // Data leaves the machine without the encryption of the session's sockets.
   bool moves_in_clear = false;

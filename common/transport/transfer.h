@@ -18,7 +18,7 @@ struct TransferRequest {
   uint64_t offset = 0;
   std::byte* local = nullptr;
   uint64_t bytes = 0;
-  uint32_t immediate = 0;  // to_peer only: 0 for none; with in_order the write's number
+  uint32_t immediate = 0;  // to_peer only; 0: none; with in_order: the write's number
   Company company = Company::kAlone;
   bool in_order = false;  // Link::write_in_order()
 };

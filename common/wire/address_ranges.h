@@ -4,12 +4,15 @@
 // Device memory: each worker of a client has two ranges of addresses. The worker's driver starts in
 // a base, one of kBaseCount adjacent ranges in kBases. When the worker gets its session, it also
 // takes a window in one of kWindowRanges. The window's size follows from the session's devices
-// (server/addresses/address_window.h). Page-locked client memory lies in the host range, which
-// every worker keeps free. So such memory has the same address in client and worker, and a kernel
-// can use the host pointer. All these ranges avoid ordinary mappings, which grow down from
-// 0x7fff'ffff'f000, and position-independent programs (0x5555'..., 0x56...). If a program has
-// mappings in these ranges, such as AddressSanitizer's shadow in the lowest 16 TiB and its heap of
-// 4 TiB from 0x6000'0000'0000, the client reports them in its Hello.
+// (server/addresses/address_window.h).
+//
+// Page-locked client memory lies in the host range, which every worker keeps free. So such memory
+// has the same address in client and worker, and a kernel can use the host pointer.
+//
+// All these ranges avoid ordinary mappings, which grow down from 0x7fff'ffff'f000, and
+// position-independent programs (0x5555'..., 0x56...). If a program has mappings in these ranges,
+// such as AddressSanitizer's shadow in the lowest 16 TiB and its heap of 4 TiB from
+// 0x6000'0000'0000, the client reports them in its Hello.
 //
 // ThreadSanitizer allows mappings in a few ranges only (compiler-rt: tsan_platform.h). A build with
 // ThreadSanitizer has its own, smaller ranges, inside the allowed ranges. All processes of a

@@ -203,9 +203,9 @@ struct ParameterInfo {
 };
 static_assert(sizeof(ParameterInfo) == 8);
 
-// A worker that has only a shadow of page-locked memory copies it in parts. A part is a quarter of
-// the copy, so that network and DMA engine work mostly at the same time, but large enough that the
-// stream's waits between parts cost little.
+// A worker that has only a shadow of page-locked memory splits copies of this memory into parts. A
+// part is a quarter of the copy, so that network and DMA engine work mostly at the same time, but
+// large enough that the stream's waits between parts cost little.
 constexpr uint64_t part_bytes_of(uint64_t copy_bytes) {
   constexpr uint64_t kLeast = 1u << 20, kMost = 4u << 20, kPage = 4096;
   const uint64_t quarter = (copy_bytes / 4 + kPage - 1) / kPage * kPage;

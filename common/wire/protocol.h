@@ -12,7 +12,7 @@
 //
 // There are three ways to answer:
 //  - reply slot: the worker writes [body ... | ReplyStamp]; the stamp is the slot's last word and
-//    holds the length of the body, which ends right before it, 8-byte aligned.
+//    holds the length of the body. The body, padded to 8 bytes, ends right before the stamp.
 //  - completion word: CompletionWord::make(sequence, result) reports the progress of a stream.
 //  - none, for posted commands. A posted command that fails sets the session's error word.
 //
@@ -166,7 +166,7 @@ struct TraceEvent {
   uint16_t opcode;
   uint16_t thread;   // as in the command's header
   uint32_t flags;    // kOnDevice
-  uint32_t context;  // kOnDevice: of the work; so is `stream`
+  uint32_t context;  // kOnDevice: the context and stream of the work
   uint32_t stream;
 };
 static_assert(sizeof(TraceEvent) == 40);

@@ -150,9 +150,9 @@ Result<std::span<const std::byte>> RingReader::try_next() {
     if (payload == 0 || payload > layout_.max_frame_bytes ||
         bytes > layout_.ring_bytes - position_) {
       return violation("the peer wrote a message of " + std::to_string(payload) +
-                       " bytes into the message ring, but a message has at least 1 byte, has at "
-                       "most " +
-                       std::to_string(layout_.max_frame_bytes) + " and ends inside of the ring");
+                       " bytes into the message ring, but a message has 1 to " +
+                       std::to_string(layout_.max_frame_bytes) +
+                       " bytes and ends inside of the ring");
     }
     const uint64_t stamp = load(position_ + bytes - 8);
     if (stamp == 0) return Frame{};

@@ -54,8 +54,9 @@ inline constexpr size_t kLaneCount = 3;
 // Identifies a place in a stream; 0: none.
 enum class StreamPlace : uint64_t { kNone = 0 };
 
-// A stream of the program, in the implementer's terms (CUDA: the CUstream and its context). If it
-// is only observed, it may be an event instead; the place is then the event's latest record.
+// A stream of the program, in the implementer's terms (CUDA: the CUstream and its context). Instead
+// of a stream that is only observed, the caller may name an event; the place is then the event's
+// latest record.
 struct StreamRef {
   uint64_t stream = 0;
   uint64_t context = 0;
@@ -63,9 +64,9 @@ struct StreamRef {
   // The caller knows that all work in the stream, and all work that the stream would wait for, has
   // ended. So a place that does not hold the stream is reached at once.
   bool idle = false;
-  // The stream's last work is a copy of the engine that holds it, and no work has been queued in
-  // any stream since. If the stream is still held, the new copy comes directly after that copy, and
-  // the stream is held once for both.
+  // The stream's last work is a copy of the engine, which holds the stream, and no work has been
+  // queued in any stream since. If the stream is still held, the new copy comes directly after that
+  // copy, and the stream is held once for both.
   bool follows = false;
 };
 
@@ -130,13 +131,13 @@ class DeviceOps {
   // Whether any stream is held.
   virtual bool holding() = 0;
 
-  // Returns true if a pause of this kind, or a stronger one, is in progress; it lasts until
-  // resume(). Otherwise requests it and returns false; the thread that grants it wakes the engine.
-  // The engine calls resume() after each round of work.
+  // Returns true if a pause of this kind, or of a stronger kind, is in progress. The pause lasts
+  // until resume(). Otherwise requests the pause and returns false; the thread that grants the
+  // pause wakes the engine. The engine calls resume() after each round of work.
   //
   // kHolds is for work that must be done soon (connecting; unmapping memory that a peer wants to
-  // free). Once it has been requested, no further stream is held until it ends. kWork is for work
-  // that can wait: it begins only when the program has no work, which may be never.
+  // free). From its request until its end, no further stream is held. kWork is for work that can
+  // wait: a kWork pause begins only when the program has no work, which may be never.
   virtual bool pause(Pause what) = 0;
   virtual void resume() = 0;
 

@@ -36,7 +36,7 @@ enum class CopyState : uint8_t {
   kPulling,    // the receiver maps the source and copies; waits for Done
   kDone,       // the receiver has everything; waits for the end of this side's transfers
   kFailing,    // nothing more starts; waits for transfers in progress, then sends Abort
-  kRefused,    // the same, and the receiver's Done with an error has arrived
+  kRefused,    // as kFailing, but the receiver's Done with an error has arrived
   kAborting,   // Abort has been sent; waits for Done
   kClosing,    // Abort sent, Done received; waits for Consumed of the chunks that were sent
   kLost,       // the peer is lost; waits for transfers in progress

@@ -71,7 +71,7 @@ class Half {
     return &copy;
   }
   // Moves the copy to its next state. The state must allow the event. A message of the peer may
-  // arrive in any state, so the caller checks it before the call.
+  // arrive in any state, so the caller checks the state before the call.
   void move(Copy& copy, Event event) {
     const auto next = after(copy.state, event);
     assert(next);

@@ -316,8 +316,8 @@ Status Receiver::answer_want(Incoming& copy, PeerLink& link) {
     move(copy, IncomingEvent::kOffer);
   } else {
     RCUDA_INFO(
-        "a destination could not be registered for GPUDirect: peer copy %llu of %s goes "
-        "through staging memory: %s",
+        "peer copy %llu of %s goes through staging memory, because its destination cannot be "
+        "registered for GPUDirect: %s",
         static_cast<unsigned long long>(copy.id), bytes_text(memory.bytes()).c_str(),
         region.status().message().c_str());
     message.refused = 1;
@@ -375,7 +375,7 @@ Status Receiver::start_pull(Incoming& copy, PeerLink& link) {
   const Result<PeerMapping*> mapping = map(request.device, pull.handle, pull.offset, source);
   if (!mapping) {
     RCUDA_INFO(
-        "memory of peer %u could not be mapped: peer copy %llu goes through staging memory: "
+        "memory of peer %u cannot be mapped, so peer copy %llu goes through staging memory: "
         "%s",
         peer_, static_cast<unsigned long long>(copy.id), mapping.status().message().c_str());
     copy.choice = Choice::kChunks;

@@ -1,7 +1,7 @@
 // Core: the engine without its thread. A round (run_round()) handles everything that has arrived,
 // advances every copy, and starts chunks in turn, peer by peer and copy by copy. The caller repeats
 // run_round() until it returns false, then waits for a wake or a message; if polling() is true, it
-// waits only briefly. Tests drive it with a simulated clock.
+// waits only briefly. Tests drive a Core with a simulated clock.
 //
 // Not thread-safe: one thread at a time. A round blocks only to register, allocate, map or free
 // memory, to prove GPUDirect, and in Link::put while the send queue is full.

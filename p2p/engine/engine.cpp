@@ -33,8 +33,8 @@ constexpr auto kSpin = std::chrono::microseconds(30);
 constexpr auto kYield = std::chrono::milliseconds(3);
 constexpr auto kLongestNap = std::chrono::milliseconds(1);
 // After the last copy, the engine thread polls for messages for this time before it sleeps. So a
-// program that copies in a loop finds it awake. The time is short on hosts with few processors,
-// because a spinning thread may keep others from running.
+// program that copies in a loop finds the thread awake. The time is short on hosts with few
+// processors, because a polling thread may keep other threads from running.
 std::chrono::nanoseconds linger() {
   return std::chrono::microseconds(usable_processors() >= 8 ? 1000 : 100);
 }
@@ -95,8 +95,8 @@ class Engine::Runner {
     if (peer.link() != raw) return;
     auto listener = std::make_unique<Listener>(*this, peer);
     if (const Status started = listener->start(); !started.ok()) {
-      RCUDA_WARN("the connection with peer %u cannot be used: copies with it fail: %s", id,
-                 started.message().c_str());
+      RCUDA_WARN("the connection with peer %u cannot be used, so copies with this peer fail: %s",
+                 id, started.message().c_str());
       peer.lose(started);
     } else {
       listeners_.push_back(std::move(listener));

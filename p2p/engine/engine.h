@@ -14,8 +14,8 @@
 //  - A Link to each peer, with the options of link_options(). It is made like the Link to a client,
 //    except that the peer's daemon routes the socket.
 //  - The 32-byte token that the client gave to both workers.
-//  - A call of lose() for a peer that it cannot connect to. Without it, copies to that peer wait
-//    forever. (The Link notices the death of a connected peer.)
+//  - A call of lose() for a peer that it cannot connect to. Without this call, copies to that peer
+//    wait forever. (The Link notices the death of a connected peer.)
 //
 // While streams of this worker are held, no thread of the process may make a driver call that waits
 // for the device (free, register, load code). Such a call blocks other threads in the driver, and

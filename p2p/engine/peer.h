@@ -1,5 +1,5 @@
-// Peer: another worker of the session. A Peer exists before the connection, and until the session
-// ends.
+// Peer: another worker of the session. A Peer is made before its connection and exists until the
+// session ends.
 //
 // It queues copies until the Link is open, greets and authenticates the peer, and dispatches
 // messages. The Link and the buffers of a lost peer stay until every transfer that uses them has

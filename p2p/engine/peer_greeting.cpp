@@ -80,7 +80,7 @@ Status Peer::send_offer() {
         device.inbox_bytes = memory.bytes();
       } else {
         RCUDA_INFO(
-            "GPUDirect is unavailable on device %u: copies from peer %u go through host "
+            "GPUDirect is unavailable on device %u, so copies from peer %u go through host "
             "memory: %s",
             i, id_, exposed.status().message().c_str());
       }
@@ -163,7 +163,7 @@ Status Peer::map_probe_memory() {
       } else {
         if (mapped) environment_.ops.close(static_cast<int>(own), mapped->base);
         RCUDA_INFO(
-            "memory of peer %u's device %u cannot be mapped on device %zu: copies between these "
+            "memory of peer %u's device %u cannot be mapped on device %zu, so copies between these "
             "devices go through host memory: %s",
             id_, theirs, own,
             mapped ? "its probe memory is too small" : mapped.status().message().c_str());
@@ -178,8 +178,8 @@ Status Peer::on_mappable(const MappableMessage& message) {
   const int own = static_cast<int>(message.sender_device);
   if (!environment_.valid_device(own) || message.device >= link_->offer.device_count) {
     return peer_violation("the peer worker sent Mappable for device " +
-                          std::to_string(message.sender_device) +
-                          " of this worker and device " + std::to_string(message.device) +
+                          std::to_string(message.sender_device) + " of this worker and device " +
+                          std::to_string(message.device) +
                           " of the peer, one of which does not exist");
   }
   if (link_->unanswered == 0) {

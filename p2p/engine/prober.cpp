@@ -72,7 +72,7 @@ void Prober::plan(const std::vector<Mapped>& mapped) {
     LegModel& leg = link_.pair(memory.device, memory.peer_device).pull_leg;
     want({"mapped copy", &leg, Kind::kLane, memory.device, Lane::kLocal, memory.base});
   }
-  want({"message", &link_.message, Kind::kEcho});  // the fit of the next job uses it
+  want({"message", &link_.message, Kind::kEcho});  // first: the fit of a wire uses it
   if (link_.host_path->needs_transfer()) want({"wire", &link_.wire, Kind::kWire});
   for (auto& [devices, pair] : link_.pairs) {
     if (!pair.device_path) continue;
@@ -153,7 +153,7 @@ Result<bool> Prober::start() {
   }
   const Result<DeviceAddress> scratch = environment_.scratch(job.device);
   if (!scratch) {
-    RCUDA_DEBUG("cannot measure the %s of device %d, so the planner gets no model of it: %s",
+    RCUDA_DEBUG("cannot measure the %s of device %d, so the planner has no model of this leg: %s",
                 job.name, job.device, scratch.status().message().c_str());
     jobs_.pop_front();
     give_back();
@@ -244,8 +244,8 @@ void Prober::end_sample(bool good) {
   ticket_ = 0;
   give_back();
   if (!good) {
-    RCUDA_DEBUG("cannot measure the %s of device %d, so the planner gets no model of it", job.name,
-                job.device);
+    RCUDA_DEBUG("cannot measure the %s of device %d, so the planner has no model of this leg",
+                job.name, job.device);
     jobs_.pop_front();
     return;
   }

@@ -1,8 +1,11 @@
-// Prober: measures in the background the legs that are not yet known: the copies of this worker's
-// devices to and from host memory; the wire to one peer, from host memory and, where GPUDirect
-// works, from GPU memory to GPU memory; the registration of GPU memory; the copy from mapped memory
-// of the peer; a message. The prober also makes one transfer on every known leg, because drivers
-// delay work until a stream or an engine is first used.
+// Prober: measures in the background the legs that are not yet known:
+//   - the copies of this worker's devices to and from host memory, and within a device
+//   - the registration of GPU memory
+//   - the copy from mapped memory of the peer
+//   - a message
+//   - the wire to one peer: from host memory and, where GPUDirect works, between GPU memories
+// The prober also makes one transfer on every known leg, because drivers delay work until a stream
+// or an engine is first used.
 //
 // All probers of the engine together have one transfer or short train in progress at a time. If a
 // copy with any peer runs during a sample, the sample is repeated once. While copies keep coming,

@@ -100,15 +100,15 @@ struct Environment {
     return device >= 0 && static_cast<size_t>(device) < devices.size();
   }
   // 16 MB of a device for measuring legs, shared by all peers. Its contents do not matter. The
-  // first call of scratch() for a device allocates it, so it must be in a pause. Before that,
-  // existing_scratch() returns 0.
+  // first call of scratch() for a device allocates the memory, so this call must be in a pause.
+  // Before this call, existing_scratch() returns 0.
   Result<DeviceAddress> scratch(int device);
   DeviceAddress existing_scratch(int device) const {
     return scratch_[static_cast<size_t>(device)].buffer.address();
   }
   // Returns the memory of scratch(), exported for peers on this host: they map it to check whether
-  // they can map this worker's memory. The first call allocates it, in a pause. nullopt if it
-  // cannot be exported, or if no plan may map memory.
+  // they can map this worker's memory. The first call allocates the memory, in a pause. nullopt if
+  // the memory cannot be exported, or if no plan may map memory.
   const std::optional<ExportedMemory>& probe_memory(int device);
   void drop_device_memory() { scratch_.clear(); }  // call it in a pause
   double now_us() const { return static_cast<double>(now_ns()) * 1e-3; }
@@ -118,7 +118,7 @@ struct Environment {
   const std::function<uint64_t()> now_ns;
   const std::vector<EngineDevice> devices;
   std::vector<DeviceLegs> legs;  // this worker's measurements of its devices
-  // This worker's staging memory, for peers that share pages and for the others.
+  // This worker's staging memory, for peers that share pages and for the other peers.
   StagingArena mappable_staging;
   StagingArena other_staging;
   Lanes lanes;

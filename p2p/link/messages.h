@@ -181,7 +181,8 @@ struct EndMessage {
   MessageKind kind = MessageKind::kDone;
   uint32_t code = 0;
   uint64_t copy = 0;
-  uint64_t chunks = 0;  // Abort: the number of announced chunks that were sent; others never come
+  // Abort: the number of announced chunks that were sent. The bytes of other chunks never come.
+  uint64_t chunks = 0;
   uint32_t cuda = 0;
   uint32_t text_bytes = 0;
   std::array<char, kMaxErrorText> text{};

@@ -60,8 +60,8 @@ Status PeerLink::make_receiving_side() {
         DeviceBuffer::create(environment.ops, static_cast<int>(device), size);
     if (!in || !out) {
       RCUDA_INFO(
-          "no GPU memory for GPUDirect staging on device %zu; copies from peer %u use host memory: "
-          "%s",
+          "no GPU memory for GPUDirect staging on device %zu, so copies with peer %u use host "
+          "memory: %s",
           device, id, (in ? out : in).status().message().c_str());
       continue;
     }
@@ -71,7 +71,7 @@ Status PeerLink::make_receiving_side() {
                                               out->address(), size, For::kThisSide);
     if (!exposed) {
       RCUDA_INFO(
-          "GPUDirect is unavailable on device %zu: copies with peer %u go through host "
+          "GPUDirect is unavailable on device %zu, so copies with peer %u go through host "
           "memory: %s",
           device, id, exposed.status().message().c_str());
       continue;
@@ -86,7 +86,7 @@ Status PeerLink::make_receiving_side() {
 
 Status PeerLink::make_sending_side() {
   const transport::MediumTraits& medium = link->traits();
-  // With copies_by_cpu, threads of the Link read and write the staging memory.
+  // With copies_by_cpu, CPUs read and write the staging memory (Arena::Fit).
   const auto fit = medium.copies_by_cpu ? Arena::Fit::kNext : Arena::Fit::kFirst;
   peer_inbox = Arena(offer.inbox_bytes, fit);
   peer_device_inbox.clear();

@@ -39,7 +39,7 @@ struct PeerLink {
   ~PeerLink();
 
   // Makes the inboxes, which the peer writes and this side reads, and, where GPUDirect works, the
-  // outboxes in GPU memory. Fails if the registration fails.
+  // outboxes in GPU memory. Fails if no inbox in host memory can be made.
   Status make_receiving_side();
   // Makes the outbox, arenas and paths to the peer's inboxes, from the peer's checked offer.
   Status make_sending_side();

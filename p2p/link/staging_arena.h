@@ -1,7 +1,7 @@
 // StagingArena: the page-locked host memory in which a worker stages copies with all its peers.
 // When the first peer needs it, the memory is allocated and registered with the driver, for all
-// peers that the session will have, and is cut into equal slices. So its cost does not grow with
-// the number of peers, and a later peer needs no registration.
+// peers that the session will have, and is cut into equal slices. So one registration serves all
+// peers, and a later peer needs none.
 //
 // A slice is never reused: a lost peer on this host may still have DMA in flight to the pages that
 // it has mapped. When no peer has a slice any more, the memory is freed. The next peer starts a new
@@ -11,7 +11,7 @@
 //
 // Peers beyond the expected number get buffers of their own from the rest of the limit. Owned by
 // the engine's Environment, used only by the engine thread. take() and the destruction of the last
-// slice block for the driver, so the caller must be in a pause (DeviceOps::pause).
+// slice may block in the driver, so the caller must be in a pause (DeviceOps::pause).
 #pragma once
 
 #include <cstddef>

@@ -26,7 +26,7 @@ double interpolate(const LegModel::Knot& a, const LegModel::Knot& b, uint64_t by
 }
 
 // Pool-adjacent-violators: makes the sequence non-decreasing with the smallest change. A larger
-// transfer never takes less time; measurements that show it are noise.
+// transfer never takes less time; measurements that say otherwise are noise.
 void make_monotone(std::vector<LegModel::Knot>& knots) {
   struct Pool {
     double sum;
@@ -138,9 +138,9 @@ Result<Samples> by_size(std::span<const LegSample> samples) {
   return sorted;
 }
 
-// Returns the representative sample. For legs over sockets (kTogether) this is the shortest: other
-// activity can only lengthen a transfer, so it is nearest to the undisturbed time. For other legs
-// it is the median.
+// Returns the representative sample. For legs over sockets (kTogether) this is the shortest sample:
+// other activity can only lengthen a transfer, so the shortest sample is nearest to the undisturbed
+// time. For other legs, the median is representative.
 double typical(const std::vector<double>& times, Sharing sharing) {
   return sharing == Sharing::kTogether ? *std::min_element(times.begin(), times.end())
                                        : median(times);

@@ -127,7 +127,7 @@ std::vector<Plan> Planner::candidates(uint64_t bytes, bool contiguous) const {
       if (has_buffers(method.staging)) consider(method, chunking);
     }
   }
-  // Of candidates with equal cost the first is chosen: it needs fewer buffers and less memory.
+  // Of candidates with equal cost, the first is chosen, which needs fewer buffers and less memory.
   std::stable_sort(plans.begin(), plans.end(), [bytes](const Plan& a, const Plan& b) {
     return preference_us(a, bytes) < preference_us(b, bytes);
   });
@@ -175,7 +175,7 @@ Result<Plan> Planner::follow(const SizeRule& rule, const SizeRule& host_rule, ui
       return Status(
           Code::kUnavailable,
           "no path for peer copies works on both servers: their logs say why shm, tcp and verbs "
-          "do not");
+          "do not work");
     }
     reason += std::string("; RCUDA_P2P_PATH=") + to_string(*options_.route) +
               " is not possible, so " + to_string(method->route) + " is used";

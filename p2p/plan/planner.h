@@ -1,10 +1,10 @@
 // Planner: chooses the method (staging and route), chunk size and depth of a copy by its size.
 //
 // It is a pure function of measurements (PairModel), of the abilities of the two ends
-// (Capabilities) and of the user's settings (PlannerOptions). Without a setting it takes the
-// shortest predicted time of all methods, chunk sizes and depths. If a setting cannot be followed
-// (registered memory without GPUDirect, mapped memory between hosts), the copy is staged in host
-// memory and the plan's reason says so.
+// (Capabilities) and of the user's settings (PlannerOptions). Without a setting it chooses the plan
+// with the shortest predicted time among all methods, chunk sizes and depths. If a setting cannot
+// be followed (registered memory without GPUDirect, mapped memory between hosts), the copy is
+// staged in host memory and the plan's reason says so.
 //
 // A Planner serves one direction of one pair of GPUs. Not thread-safe: the engine thread owns it.
 // Nothing blocks. Errors: plan() fails only if the two ends have no route in common.
@@ -68,7 +68,7 @@ class Planner {
   // The plans that choose() made, by size class and contiguity. Planning takes 9 us in the mean and
   // 22 us at the most; the first copy of a size class waits for it.
   struct Cached {
-    uint64_t bytes = 0;  // the size of the copy for which it was made
+    uint64_t bytes = 0;  // the size of the copy for which the plan was made
     Plan plan;
   };
   std::map<std::pair<unsigned, bool>, Cached> cache_;

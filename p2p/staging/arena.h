@@ -11,8 +11,8 @@ namespace rcuda::p2p {
 
 class Arena {
  public:
-  // Blocks start at multiples of this. It is a multiple of the cache line and of a PCIe request of
-  // 512 bytes; DMA does not need the alignment of a GPU page.
+  // Blocks start at multiples of this value, which is a multiple of a cache line and of a PCIe
+  // request of 512 bytes. DMA does not need the alignment of a GPU page.
   static constexpr uint64_t kAlignment = 512;
 
   // kFirst takes the first hole that is large enough, so the same few places are reused. kNext

@@ -3,8 +3,8 @@
 //
 //   shm     the copy-out writes straight into the peer's pinned inbox, which is mapped here; the
 //           bytes need no transport
-//   wire    the copy-out writes into this side's outbox; Link::write moves it to the peer's inbox,
-//           over tcp or verbs. With GPUDirect both are in GPU memory
+//   wire    the copy-out writes into this side's outbox; Link::write moves the chunk to the peer's
+//           inbox, over tcp or verbs. With GPUDirect, outbox and inbox are in GPU memory
 //   direct  no copy-out: Link::write moves the bytes from the source to the destination
 //
 // Copies share a path, and paths share arenas (two GPUs of a sender write into one inbox).
@@ -22,7 +22,7 @@
 
 namespace rcuda::p2p {
 
-// Where a chunk's bytes are when the receiver learns of them. On the wire in ChunkMessage.
+// Where a chunk's bytes are when the receiver learns of them. A field of ChunkMessage.
 enum class Where : uint32_t {
   kHostInbox = 1,    // in the receiver's inbox in page-locked host memory
   kDeviceInbox = 2,  // in the receiver's inbox in GPU memory

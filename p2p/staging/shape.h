@@ -28,8 +28,8 @@ struct Shape {
   // Returns the distance from the begin of the first byte to the end of the last byte. Only for a
   // shape that passed check().
   uint64_t extent_bytes() const;
-  // Whether the range from its first to its last byte overlaps this range. Only for a shape that
-  // passed check().
+  // Whether the shape, from its first to its last byte, overlaps [base, base + bytes). Only for a
+  // shape that passed check().
   bool overlaps(DeviceAddress base, uint64_t bytes) const {
     return address < base + bytes && base < address + extent_bytes();
   }

@@ -120,7 +120,7 @@ class ReconnectTest(AuthCase):
         run = self.start(proxy)
         proxy.take_down()
         err = self.check_lost(run, "")
-        self.assertNotIn("goes on if it is back", err)
+        self.assertNotIn("goes on if the connection is back", err)
 
     # The client prints one line, unless the server allows the whole time.
     def test_a_client_reads_how_long_the_server_lets_it_reconnect(self):

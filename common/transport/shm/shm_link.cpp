@@ -3,11 +3,12 @@
 //   page 0        WindowHeader: the doorbells on which the window's owner sleeps
 //   page 1 ...    the window
 //
-// The memfd is sealed against resizing, so neither side can make the other fault. put() is a memcpy
-// under a lock; it makes a system call only if the peer sleeps. Regions with a backing descriptor
-// are announced over the control channel, and the peer maps them. The CPU of the requesting side
-// copies transfers: small ones in the calling thread, large ones on a copy thread, which the first
-// large transfer starts. If the thread cannot be started, the calling thread copies.
+// The memfd is sealed against resizing, so neither process can cause a fault in its peer. put() is
+// a memcpy under a lock; it makes a system call only if the peer sleeps. Regions with a backing
+// descriptor are announced over the control channel, and the peer maps them. The CPU of the
+// requesting side copies transfers: small ones in the calling thread, large ones on a copy thread,
+// which the first large transfer starts. If the thread cannot be started, the calling thread
+// copies.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -70,9 +71,10 @@ Status seal_window(int file) {
   return Status::from_errno(errno, "sealing the shared memory file of a window (F_ADD_SEALS)");
 }
 
-// Makes the file of a window. It is empty if only the peer may set its size (memory_file.h).
+// Makes the file of a window. The file is empty if this process may not set its size; the peer then
+// sets it (memory_file.h).
 Result<UniqueFd> make_window_file(size_t window_bytes) {
-  RCUDA_RETURN_IF_ERROR(check_window_bytes(window_bytes, "own"));
+  RCUDA_RETURN_IF_ERROR(check_window_bytes(window_bytes, "this side's"));
   UniqueFd file = make_memory_file("rcuda-window", kHeaderBytes + window_bytes);
   if (!file) {
     return Status::from_errno(
@@ -82,8 +84,8 @@ Result<UniqueFd> make_window_file(size_t window_bytes) {
   return file;
 }
 
-// Maps the file of a window. `whose`: for errors. A new header is all zeros, so the side that maps
-// it first may use it at once.
+// Maps the file of a window. `whose`: for errors. The header needs no initialisation: a new file is
+// all zeros, which is a valid header.
 Result<Window> open_window(UniqueFd file, uint64_t window_bytes, const char* whose) {
   RCUDA_RETURN_IF_ERROR(check_window_bytes(window_bytes, whose));
   const uint64_t bytes = kHeaderBytes + window_bytes;
@@ -222,7 +224,7 @@ Status ShmLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) {
 Result<Region> ShmLink::expose(void* base, size_t bytes, int backing, uint64_t backing_offset) {
   if (broken()) return status();
   if (base == nullptr || bytes == 0) {
-    return Status{Code::kInvalidArgument, "cannot expose a region without an address or bytes"};
+    return Status{Code::kInvalidArgument, "cannot expose a region at address 0 or of 0 bytes"};
   }
   if (backing >= 0 && ::fcntl(backing, F_ADD_SEALS, F_SEAL_SHRINK) != 0) {
     const int seals = ::fcntl(backing, F_GET_SEALS);
@@ -381,7 +383,8 @@ Result<std::unique_ptr<Link>> shm::make_link(Bootstrap bootstrap, const LinkOpti
   RCUDA_ASSIGN_OR_RETURN(
       Window peer, open_window(std::move(heard.window), peer_says.window_bytes, "the peer's"));
   if (bootstrap.server) RCUDA_RETURN_IF_ERROR(greet(socket, hello, file.get(), deadline));
-  RCUDA_ASSIGN_OR_RETURN(Window own, open_window(std::move(file), options.window_bytes, "own"));
+  RCUDA_ASSIGN_OR_RETURN(Window own,
+                         open_window(std::move(file), options.window_bytes, "this side's"));
   own.file.reset();
   peer.file.reset();
 

@@ -1,12 +1,15 @@
 // ShmRegions: the peer's regions, as announced by the peer, and their mappings in this process.
 //
-// The control channel's thread calls add() and retire(); any thread may call the others. Lookups
-// wait for an announcement that has not arrived yet. Ids are assigned and announced in ascending
-// order, so a region whose id is not above the highest seen is either known or retired.
+// The control channel's thread calls add() and retire(); any thread may call the other functions.
+// Lookups wait for an announcement that has not arrived yet. Ids are assigned and announced in
+// ascending order, so a region whose id is not above the highest seen is either known or retired.
+//
 // Announcements cannot be trusted: size, offset and seals are checked before anything is mapped, so
-// the peer cannot cause a fault here. Descriptors are scarce (ulimit -n): a region's descriptor is
-// kept only until the region is mapped. Further mappings are made from the first. Regions of the
-// same file share one descriptor.
+// the peer cannot cause a fault here.
+//
+// Descriptors are scarce (ulimit -n). So a region's descriptor is kept only until the region is
+// mapped, and further mappings are made from the first mapping. Regions of the same file share one
+// descriptor.
 #pragma once
 
 #include <cstdint>

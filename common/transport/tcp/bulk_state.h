@@ -25,7 +25,7 @@ enum class StreamEvent : uint8_t {
   kStart,    // the receiving thread has started
   kFailure,  // a thread cannot send or receive, or cannot be started
   kStop,     // BulkStream::stop(), in any thread
-  kLeft,     // the last thread has left
+  kLeft,     // the last thread that may use the memory of pieces has left
 };
 
 inline constexpr Transition<StreamState, StreamEvent> kStreamTransitions[] = {

@@ -49,7 +49,7 @@ std::string why_closed(const Socket& socket) {
 
 using Clock = std::chrono::steady_clock;
 
-// During the pause, the kernel can work on the socket, so more bytes gather.
+// During the pause, the kernel receives more bytes, so the next recv() returns more at once.
 void pause_briefly() {
   for (int i = 0; i < 64; ++i) cpu_pause();
   std::this_thread::yield();
@@ -111,7 +111,8 @@ void BulkStream::start_sender_locked() {
   started.ok() ? void(++running_) : fail_to_send_locked({started.context(), true});
 }
 
-// The receiving thread sees the end of the socket and reports the failure.
+// Shuts the socket down. The receiving thread then sees the end of the socket and reports the
+// failure.
 void BulkStream::fail_to_send_locked(Failure why) {
   if (!state_.move(StreamEvent::kFailure, name_)) return;
   failure_ = std::move(why);
@@ -253,16 +254,17 @@ bool BulkStream::next_message(uint64_t most) {
   return true;
 }
 
-// The bytes of an answered piece are retained by address, because its memory belongs to the caller
-// again only after the answer. Other pieces are retained by address only in lent memory; their
-// other bytes are copied.
+// A piece that the peer answers is retained by its address, because its memory belongs to the
+// caller again only after the answer. Another piece is retained by its address only if it lies in
+// lent memory; otherwise its bytes are copied.
 void BulkStream::keep_source(const Piece& piece, Message* message) {
   if (!piece.is_answered()) message->kept = lent_.find(piece.local, piece.bytes);
   message->is_kept = piece.is_answered() || message->kept;
 }
 
-// Sends until all is sent or the socket is full; the sending thread sends the rest. The caller
-// holds the lock before and after the call. Callbacks may run during it.
+// Sends messages of up to `most` bytes until none is left or the socket is full. The sending thread
+// sends the remaining messages. The caller holds the lock before and after the call. Callbacks may
+// run during the call.
 void BulkStream::drive(MutexLock& lock, uint64_t most, Blocking blocking) {
   sending_ = true;
   while (runs() && (message_ || next_message(most))) {
@@ -423,7 +425,7 @@ std::string BulkStream::take_data(const BulkHeader& header) {
         !advance(lock, header.piece, PieceEvent::kData)) {
       return violation("the peer sent " + std::to_string(header.bytes) +
                        " bytes of data for piece " + std::to_string(header.piece) +
-                       " of a transfer, which this side did not request");
+                       " of a transfer, but this side did not request them");
     }
     local = found->second.piece.local;  // stays valid: this thread handles the outcome
   }
@@ -436,7 +438,7 @@ std::string BulkStream::take_done(const BulkHeader& header) {
   MutexLock lock(mutex_);
   if (advance(lock, header.piece, event, outcome)) return {};
   return violation("the peer reported the end of piece " + std::to_string(header.piece) +
-                   " of a transfer, which this side does not expect");
+                   " of a transfer, but this side does not wait for this piece");
 }
 
 // Returns false if the event is impossible. Completes a piece that reaches kOver.
@@ -497,7 +499,7 @@ BulkStream::Message BulkStream::answer_message(const Answer& answer) {
 }
 
 // Makes one attempt to send. Returns false if the socket is full, or has failed (*why). A region
-// may be withdrawn at any time, so it is pinned for one call at a time, which does not block. For a
+// may be withdrawn at any time, so each pin lasts for one call, which does not block. For a
 // withdrawn region, sends filler bytes, because the header has announced the length.
 bool BulkStream::push(Blocking blocking, std::string* why) {
   // The filler bytes; never written. kPinnedBytes of them: with a cipher, a repeated send must

@@ -21,9 +21,10 @@
 //   kDone          the piece is complete; `status` is its outcome
 //
 // A piece has at most kMaxPieceBytes, and a side has at most kMaxInFlight unanswered pieces on a
-// stream; a peer that exceeds this breaks the Link. Any thread may call submit(), which does not
-// block. Callbacks run on the stream's threads. If a sending thread cannot be started when it is
-// needed, the stream fails, and the Link with it. States: bulk_state.h.
+// stream; a peer that exceeds one of these limits breaks the Link. Any thread may call submit(),
+// which does not block. Callbacks run on the stream's threads, or inside of submit(). If a sending
+// thread cannot be started when it is needed, the stream fails, and the Link with it. States:
+// bulk_state.h.
 #pragma once
 
 #include <atomic>
@@ -72,7 +73,7 @@ class BulkStream {
     bool is_answered() const { return !in_order && immediate == 0; }
   };
 
-  // Why the stream ended. `ours`: this side lacked a resource; the peer did nothing wrong.
+  // Reports why the stream ended. `ours`: this side lacked a resource; the peer did nothing wrong.
   using OnError = std::function<void(const std::string& why, bool ours)>;
 
   // Parts of the Link that its streams share. They outlive the streams.

@@ -6,7 +6,7 @@ namespace rcuda::transport {
 
 Result<Region> ExposedRegions::add(void* base, size_t bytes) {
   if (base == nullptr || bytes == 0) {
-    return Status{Code::kInvalidArgument, "cannot expose a region without an address or bytes"};
+    return Status{Code::kInvalidArgument, "cannot expose a region at address 0 or of 0 bytes"};
   }
   auto entry = std::make_shared<Entry>();
   entry->base = static_cast<std::byte*>(base);

@@ -48,7 +48,8 @@ class ExposedRegions {
   Result<std::shared_ptr<Entry>> remove(RegionId region);
   // Returns when the entry has no valid Pin, and no further Pin can become valid.
   static void retire(Entry& entry);
-  // Checks a request of the peer: kNotFound, or kInvalidArgument if it is outside of the region.
+  // Checks a request of the peer. kNotFound: there is no such region; kInvalidArgument: the bytes
+  // are outside of the region.
   Result<std::shared_ptr<Entry>> find(uint64_t id, uint64_t offset, uint64_t bytes);
 
  private:

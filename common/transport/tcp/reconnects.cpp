@@ -17,12 +17,13 @@
 namespace rcuda::transport {
 namespace {
 
-// The time limit of one attempt of a client: the network may drop all its packets.
+// The time limit of a client's attempt to connect, because the network may drop all packets of the
+// attempt.
 constexpr auto kAttempt = std::chrono::seconds(5);
 // How often a worker that waits for a connection checks whether its session has ended.
 constexpr auto kLook = std::chrono::milliseconds(500);
 // The number of refusals that end the attempts. One refusal is not enough: it is not authenticated,
-// and an eavesdropper may have used an attempt's token first.
+// and an eavesdropper may have used the token of an attempt (Attach::token) before the client.
 constexpr int kRefusals = 3;
 // The pause between two attempts doubles from the first value to the second.
 constexpr auto kFirstPause = std::chrono::milliseconds(20);
@@ -164,7 +165,7 @@ void Reconnects::run() {
   }
 }
 
-// Gets the next socket for acknowledgements, and sends all counts over it.
+// Gets the next socket for acknowledgements, and sends the counts of all streams over it.
 Status Reconnects::renew() {
   {
     MutexLock lock(mutex_);
@@ -198,8 +199,9 @@ void Reconnects::lost(const std::string& why) {
   is_new_loss_ = why != kReplaced || now - back_at_ >= kSameLoss;
   if (is_new_loss_) {
     lost_at_ = now;
-    RCUDA_WARN("%s: the connection is lost (%s); the session goes on if it is back within %s",
-               how_.peer.c_str(), why.c_str(), time_text(how_.limit).c_str());
+    RCUDA_WARN(
+        "%s: the connection is lost (%s); the session goes on if the connection is back within %s",
+        how_.peer.c_str(), why.c_str(), time_text(how_.limit).c_str());
   }
   if (how_.changed) how_.changed(true, is_new_loss_);
 }

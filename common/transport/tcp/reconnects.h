@@ -2,10 +2,11 @@
 // of the Link share one object. The object gets the next connection of a socket within a time
 // limit, sends and receives acknowledgements, and reports a loss and its end once for all sockets.
 //
-// The client connects again; the worker waits for it (Reconnecting in link.h). Acknowledgements
-// travel with the puts of the Link (take_due()). Urgent acknowledgements use a socket of their own,
-// so that no other bytes delay them. That socket retains no bytes: each message has the total count
-// of a stream, and after a loss each side sends all counts again.
+// The client makes the next connection; the worker waits for it (Reconnecting in link.h).
+// Acknowledgements travel with the puts of the Link (take_due()). Urgent acknowledgements use a
+// socket of their own, so that no other bytes delay them. That socket retains no bytes: each
+// message has the number of bytes that one stream has received so far, and after a loss each side
+// sends the numbers of all streams again.
 //
 // Threads: any; a thread of this object receives acknowledgements. Blocking: connect(), until the
 // limit; destructor and stop(), until that thread has ended. Errors: connect() returns why there is
@@ -92,7 +93,8 @@ class Reconnects {
   bool has_due() const { return has_due_.load(std::memory_order_relaxed); }
   // Returns the due acknowledgements, which the caller must send.
   std::vector<Acknowledgement> take_due();
-  // Takes an acknowledgement of the peer. Returns false if the peer cannot have received the bytes.
+  // Takes an acknowledgement of the peer. Returns false if it acknowledges bytes that were not
+  // sent.
   bool take(const Acknowledgement& acknowledgement);
   // A socket calls lost() when it has lost its connection, and back() when it has the next
   // connection. A socket that ends after lost() does not call back().

@@ -29,7 +29,7 @@ constexpr auto kAgreement = std::chrono::seconds(5);
 // The pause after a connection on which agree() failed.
 constexpr auto kPause = std::chrono::milliseconds(50);
 constexpr size_t kMostPieces = 16;
-// The most bytes of one call that sends again: its memory is pinned during the call.
+// The most bytes that one call sends again. Their region is pinned during the call.
 constexpr size_t kMostPinned = 1u << 20;
 
 bool is_temporary(int error) { return error == EAGAIN || error == EINTR; }

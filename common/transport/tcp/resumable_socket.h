@@ -3,8 +3,8 @@
 // Each side counts the bytes that it has sent and received, and retains the bytes that it has sent,
 // or their addresses, until the peer has acknowledged them (retained_bytes.h). After a loss, both
 // sides get the next connection (reconnects.h), exchange how many bytes they have received, and
-// send the missing bytes again. So the stream has no gap and no repetition, wherever it was cut,
-// and its users notice only that a call takes longer.
+// send the missing bytes again. So the stream has no gap and no repetition, wherever the connection
+// was cut, and the stream's users notice only that a call takes longer.
 //
 // The layer adds no bytes to the first connection. Acknowledgements use another socket of the Link
 // (Reconnects), so that the stream's own bytes do not delay them.
@@ -66,8 +66,7 @@ class ResumableSocket final : public SocketLayer {
   // Returns received() if at least kAcknowledgedByPut of these bytes have not been acknowledged,
   // otherwise 0. The caller must send the acknowledgement.
   uint64_t take_unacknowledged();
-  // The peer reports that it has received this many bytes. Returns false if it cannot have received
-  // them.
+  // The peer reports that it has received this many bytes. Returns false if so many were not sent.
   bool acknowledge(uint64_t bytes);
   // The peer has answered the messages before `place`, so it has received those bytes. After the
   // return, no thread reads the memory of those bytes. Blocks while those bytes are being sent
@@ -129,8 +128,8 @@ class ResumableSocket final : public SocketLayer {
   // While bytes are sent again: the place of the next bytes to send; earlier bytes are not read.
   uint64_t resent_ RCUDA_GUARDED_BY(mutex_) = kNothingResent;
   uint64_t received_ RCUDA_GUARDED_BY(mutex_) = 0;
-  uint64_t told_ RCUDA_GUARDED_BY(mutex_) = 0;     // received_ in the last acknowledgement
-  bool is_last_ RCUDA_GUARDED_BY(mutex_) = false;  // one side has announced its end
+  uint64_t told_ RCUDA_GUARDED_BY(mutex_) = 0;        // received_ in the last acknowledgement
+  bool is_last_ RCUDA_GUARDED_BY(mutex_) = false;     // one side has announced its end
   bool shuts_down_ RCUDA_GUARDED_BY(mutex_) = false;  // shutdown(SHUT_WR) came during kResending
   // Reconnects::lost() was called, and back() has not been called since. Only the stream's thread
   // uses this member.

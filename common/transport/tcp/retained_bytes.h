@@ -1,5 +1,5 @@
-// RetainedBytes: the sent bytes of a stream that the peer has not acknowledged, by their place in
-// the stream.
+// RetainedBytes: the sent bytes of a stream that the peer has not acknowledged. Bytes are found by
+// their place in the stream.
 //
 // Bytes are copied into blocks of memory, which the kernel allocates page by page at the first use.
 // The block that was freed last is used first, because its pages are warm. A KeptPiece is retained
@@ -26,12 +26,13 @@
 
 namespace rcuda::transport {
 
-// The piece of a send() whose memory does not change until the peer has received its bytes.
+// Names the piece of a send() that is retained by its address. Its memory does not change until the
+// peer has received its bytes.
 struct KeptPiece {
   static constexpr size_t kNone = ~size_t{0};
   size_t index = kNone;
-  // Pin it to read the memory. Null: the memory is valid until ResumableSocket::confirm() of its
-  // bytes.
+  // Pin the region to read the memory. Null: the memory is valid until ResumableSocket::confirm()
+  // of its bytes.
   std::shared_ptr<ExposedRegions::Entry> region;
 };
 
@@ -107,8 +108,8 @@ class RetainedBytes {
   bool own_next(State& state, const std::byte* begin, const std::byte* end);
 
   size_t bytes_ = 0;
-  // Holds the blocks of append() and as many blocks of own(). own() does not use those of append():
-  // a cipher may have begun to send bytes for which append() had room.
+  // Holds the blocks of append() and as many blocks of own(). own() does not use the blocks of
+  // append(): a cipher may have begun to send bytes that append() must still copy.
   Mapping memory_;
   std::unique_ptr<State> state_;
 };

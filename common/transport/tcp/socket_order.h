@@ -18,8 +18,8 @@
 
 namespace rcuda::transport {
 
-// One thread at a time may use it. One count covers puts into regions and ends of writes in order.
-// Counts and numbers wrap at 2^32.
+// One thread at a time may use this object. One count covers puts into regions and ends of writes
+// in order. Counts and numbers wrap at 2^32.
 class SentOrder {
  public:
   // Counts another put into a region. Returns the new count.
@@ -61,7 +61,8 @@ class SocketOrder {
   // Blocks until the count is reached. Returns false after stop_waiting().
   bool wait_for_puts(uint32_t count);
 
-  // A piece of the write in order with this number has arrived. Returns false at kMostWrites.
+  // A piece of the write in order with this number has arrived. Returns false if kMostWrites other
+  // writes are unfinished.
   bool count_piece(uint32_t number, uint64_t bytes);
   // Blocks until `bytes` of the write have arrived, then forgets the write. Returns false after
   // `until` or stop_waiting(). Polls for `spin` before it sleeps.

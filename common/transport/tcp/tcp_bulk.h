@@ -2,7 +2,8 @@
 //
 // Large transfers are cut into pieces, which travel on all streams at once.
 //
-// Any thread may call transfer(), which does not block. Callbacks run on the streams' threads.
+// Any thread may call transfer(), which does not block. Callbacks run on the streams' threads, or
+// inside of transfer().
 #pragma once
 
 #include <atomic>

@@ -78,7 +78,7 @@ std::chrono::nanoseconds default_receive_spin() {
 
 Result<std::unique_ptr<Link>> tcp::make_link(Bootstrap bootstrap, const LinkOptions& options) {
   const Deadline deadline = Clock::now() + bootstrap.timeout;
-  RCUDA_RETURN_IF_ERROR(check_window_bytes(options.window_bytes, "own"));
+  RCUDA_RETURN_IF_ERROR(check_window_bytes(options.window_bytes, "this side's"));
   const Socket& control = bootstrap.control;
   const Greeting own = make_greeting(kTcpMagic, options, kMaxBulkStreams,
                                      usual_streams(bootstrap.server, control.encrypted()));

@@ -28,7 +28,7 @@ constexpr size_t kBufferBytes = 128u << 10;
 // Smaller puts pass through the buffer; larger ones are received in place.
 constexpr size_t kBufferedPut = 16u << 10;
 // If the peer may stay silent without limit, its host counts as lost when data stays unacknowledged
-// for this time. The kernel of a stopped peer still acknowledges probes of a closed window.
+// for this time. This spares a stopped peer, because its kernel answers probes of a closed window.
 constexpr std::chrono::milliseconds kHostLost = std::chrono::seconds(60);
 // As kHostLost, for a Link with Reconnecting.
 constexpr std::chrono::milliseconds kConnectionLost = std::chrono::seconds(10);
@@ -312,7 +312,7 @@ void TcpLink::receive() {
   receiver_ended_.notify_all();
 }
 
-// Calls recv() once. With a limit of silence, it returns regularly to check the peer (SO_RCVTIMEO).
+// Receives some bytes. Until they come, checks the peer whenever recv() times out (SO_RCVTIMEO).
 std::string TcpLink::receive_some(std::byte* data, size_t bytes, size_t* received) {
   const Clock::time_point begin = Clock::now();
   Clock::time_point asked = begin;
@@ -454,7 +454,7 @@ std::string TcpLink::take_puts() {
     }
     after_peer(order_.for_sanitizer());  // the put follows transfers whose end the peer has seen
     if (header.bytes > kBufferedPut) {
-      ring();  // wakes waiters now, because the rest may take long to arrive
+      ring();  // wakes waiters now, because the rest of the put may take long to arrive
       why = take_large_put(header);
     } else {
       if (end_ - begin_ < sizeof header + header.bytes) break;
@@ -470,7 +470,7 @@ std::string TcpLink::take_puts() {
   return why;
 }
 
-// `whole`: false if the rest of the message has not arrived, or breaks the protocol.
+// `whole`: false if the message has not arrived completely, or breaks the protocol.
 std::string TcpLink::take_region_put(const PutHeader& header, bool* whole) {
   RegionPlace place;
   if (header.place != kRegionPut || header.bytes <= sizeof place ||

@@ -21,8 +21,8 @@ namespace {
 // the puts of a burst always saves time. Two calls of a thread that waits for the answers are
 // further apart.
 constexpr auto kBurstGap = std::chrono::microseconds(10);
-// After this number of puts without Wake::kNow, each within `hand_over` of the previous put, waking
-// the flusher pays off. A wake-up may cost as much as five sends.
+// From this put of a run (tcp_sender.h) on, waking the flusher pays off: a wake-up may cost as much
+// as five sends.
 constexpr int kRun = 8;
 // How long the flusher stays awake after a burst, so that the next burst needs no wake-up.
 constexpr auto kLinger = std::chrono::microseconds(50);

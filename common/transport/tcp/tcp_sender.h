@@ -10,7 +10,8 @@
 // A run is a series of puts without Wake::kNow, each within `hand_over` of the previous put. Each
 // put of a run from the kRun-th on wakes the flusher, and so does each put of a run with
 // Wake::kHandOver. After each send, the flusher stays awake for `hand_over`, and sends the puts of
-// that time. A send takes 3 to 10 us, a large part of the 10 to 30 us between launches of PyTorch.
+// that time. So the program's thread need not send. A send takes 3 to 10 us, a large part of the 10
+// to 30 us between launches of PyTorch.
 //
 // Any thread may call send(), which blocks while kMaxPending bytes wait for the peer. The flusher
 // also sends the heartbeats. Errors go to the callback, on the thread that detected them.
@@ -40,8 +41,8 @@ class TcpSender {
 
   Status start();
   // `pieces` form one message of `total` bytes. The message is sent without delay if a thread waits
-  // for the answer (`wake`), and is kept for the next put with Wake::kWithNext. Returns false once
-  // stopped.
+  // for the answer (`wake`). With Wake::kWithNext, the message is kept until the next put. Returns
+  // false once stopped.
   bool send(std::span<const Bytes> pieces, size_t total, Wake wake);
   // Sends `heartbeat` now, and instead of the earlier heartbeat from now on.
   void change_heartbeat(Bytes heartbeat);
@@ -91,11 +92,11 @@ class TcpSender {
   size_t sent_ = 0;  // bytes of outgoing_ that are sent
   bool sending_ RCUDA_GUARDED_BY(mutex_) = false;
   bool flusher_asleep_ RCUDA_GUARDED_BY(mutex_) = false;  // waits for flusher_wanted_
-  // False while the flusher wakes up after a call.
+  // False while the flusher sleeps, and until it runs after a call.
   bool flusher_awake_ RCUDA_GUARDED_BY(mutex_) = false;
   bool stopped_ RCUDA_GUARDED_BY(mutex_) = false;
   Bytes heartbeat_ RCUDA_GUARDED_BY(mutex_);
-  int run_ RCUDA_GUARDED_BY(mutex_) = 0;  // puts in a row that count for waking the flusher
+  int run_ RCUDA_GUARDED_BY(mutex_) = 0;  // puts of the current run so far
   Clock::time_point last_put_ RCUDA_GUARDED_BY(mutex_){};
   Clock::time_point last_send_ RCUDA_GUARDED_BY(mutex_){};
 };

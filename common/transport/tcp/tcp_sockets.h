@@ -15,7 +15,8 @@
 
 namespace rcuda::transport {
 
-// Disables delays and detects a lost host. `peer_timeout`: LinkOptions::peer_timeout.
+// Sets the options of a socket: small sends are not delayed, and the kernel detects a lost host.
+// `peer_timeout`: LinkOptions::peer_timeout.
 void tune(int socket, std::chrono::milliseconds peer_timeout);
 // Makes the kernel end the connection if it has unacknowledged bytes, and the peer acknowledges
 // none of them for 1.25 times `limit`. This includes the time for which a stopped peer's receive

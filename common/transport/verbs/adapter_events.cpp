@@ -48,8 +48,8 @@ void report_port(ibv_context* context, const ibv_async_event& event) {
   // The event may be old: ignore it if the port is up now.
   const std::string problem = port_problem(context, port);
   if (problem.empty()) return;
-  RCUDA_WARN("verbs: %s; sessions over it end if it stays down for about %s", problem.c_str(),
-             time_text(kGivesUpAfter).c_str());
+  RCUDA_WARN("verbs: %s; sessions over this port end if it stays down for about %s",
+             problem.c_str(), time_text(kGivesUpAfter).c_str());
 }
 
 }  // namespace

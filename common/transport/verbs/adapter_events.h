@@ -7,8 +7,8 @@
 // reason if the queue pairs fail.
 //
 // take() calls the notes of the Attachments on its thread, and holds a lock that
-// Attachment::begin() and end() also take. So a note only records the event, and calls no function
-// of AdapterEvents.
+// Attachment::begin() and end() also take. So a note must only record the event, and call no
+// function of AdapterEvents.
 #pragma once
 
 #include <functional>

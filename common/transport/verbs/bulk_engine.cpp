@@ -233,8 +233,8 @@ BulkEngine::Operation* BulkEngine::next_locked(Outcomes& outcomes) {
   return nullptr;
 }
 
-// Takes operations to post together; returns false if there are none. An operation that must be
-// copied first ends the batch, so that earlier operations are posted without delay.
+// Takes operations to post together; returns false if there are none. An operation whose bytes are
+// copied through a slot ends the batch, so that the next copy does not delay the posting.
 bool BulkEngine::take_batch_locked(Outcomes& outcomes, std::vector<Operation*>& batch) {
   batch.clear();
   while (batch.size() < kMaxPosted && (batch.empty() || batch.back()->registration)) {
@@ -246,8 +246,8 @@ bool BulkEngine::take_batch_locked(Outcomes& outcomes, std::vector<Operation*>& 
 }
 
 // Posts operations until no further operation can be posted. Releases the lock while it copies and
-// posts. The control thread also takes the lock, and must not wait for it long, because it sends
-// the heartbeats.
+// posts. The control thread also takes the lock. This thread sends the heartbeats, so it must not
+// wait long.
 void BulkEngine::pump() {
   Outcomes outcomes;
   std::vector<uint64_t> retired;

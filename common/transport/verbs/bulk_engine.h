@@ -10,7 +10,7 @@
 //
 // A write with immediate consumes one of the receives that the peer has posted. Each queue pair has
 // kReceives of them. The peer's progress thread posts them again before it reports the arrivals. If
-// it is too slow, the writer's adapter waits and retries (RNR), and nothing is lost.
+// that thread is too slow, the writer's adapter waits and retries (RNR), and nothing is lost.
 //
 // Any thread may call transfer(). Callbacks run on the calling thread, on the Link's progress
 // thread or on its control thread.
@@ -67,7 +67,8 @@ class BulkEngine {
   bool transfer(const TransferRequest& what, std::chrono::milliseconds patience, TransferDone done);
   // Called by the progress thread.
   void poll();
-  // Fails transfers that waited too long for an announcement. Returns the time of the next call.
+  // Fails transfers that waited too long for an announcement. Returns the time at which to call
+  // expire() again.
   std::chrono::steady_clock::time_point expire();
   // Nothing is posted any more, and operations that have not been posted fail with `why`.
   void stop(const Status& why);

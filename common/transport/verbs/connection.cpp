@@ -128,8 +128,8 @@ Result<rdma_cm_event*> Connection::next_event(const Patience& patience) {
                     std::string("the peer did not connect its queue pairs in time") + kTestByHand};
     }
     if (entries[1].revents == 0 || entries[0].revents != 0) continue;
-    // Continue if the peer has sent ready, because it has connected all queue pairs. A peer that
-    // failed may have sent the reason.
+    // If the peer has sent ready, it has connected all queue pairs: continue. If the peer has
+    // failed, receive_ready() returns the reason that the peer has sent.
     if (watched != POLLRDHUP && ready_has_come(patience.control)) {
       watched = POLLRDHUP;
       continue;
@@ -188,7 +188,7 @@ Status Connection::create_qp(rdma_cm_id* id, const QueuePairPlan& plan, size_t i
   attributes.cap.max_recv_sge = 1;
   attributes.cap.max_inline_data = plan.sizes.inline_bytes;
   while (rdma_create_qp(id, pd_.get(), &attributes) != 0) {
-    // A device that cannot send this size inline refuses instead of reducing it.
+    // A device that cannot send this size inline refuses the queue pair: try half the size.
     if (errno != EINVAL || attributes.cap.max_inline_data == 0) return failed("rdma_create_qp");
     attributes.cap.max_inline_data /= 2;
   }

@@ -128,11 +128,11 @@ Result<Address> address_of_device(const std::string& device, const char* wanted_
     append_item(&gids, std::to_string(index) + " (" + entry.address.text() + ")");
   }
   if (!device_seen) return no_such_device(device);
-  return Status{Code::kUnsupported, "RCUDA_VERBS_GID=" + std::string(wanted_gid) +
-                                        ": no RoCE v2 GID of " + device +
-                                        " has this index and an IP address; " +
-                                        (gids.empty() ? "no GID of the device has an IP address"
-                                                      : "choose one of " + gids)};
+  return Status{
+      Code::kUnsupported,
+      "RCUDA_VERBS_GID=" + std::string(wanted_gid) + ": no RoCE v2 GID of " + device +
+          " has this index and an IP address; " +
+          (gids.empty() ? "no GID of the device has an IP address" : "choose one of " + gids)};
 }
 
 std::span<const uint8_t> raw_bytes(const Address& address) {
@@ -183,8 +183,8 @@ Result<Address> address_of_socket(int socket, decltype(::getsockname)* which) {
   }
   if (!is_ip(address.get())) {
     return Status{Code::kUnsupported,
-                  "verbs needs a control connection over IPv4 or IPv6, and this one has no IP "
-                  "address"};
+                  "verbs needs a control connection over IPv4 or IPv6, but this connection has "
+                  "no IP address"};
   }
   unmap_ipv4(&address);
   address.set_port(0);

@@ -104,7 +104,7 @@ Status VerbsLink::open(const Socket& control, bool server, Hello* own, Hello* pe
 
 Status VerbsLink::connect(Bootstrap bootstrap, const LinkOptions& options) {
   const Deadline deadline = Clock::now() + bootstrap.timeout;
-  RCUDA_RETURN_IF_ERROR(check_window_bytes(options.window_bytes, "own"));
+  RCUDA_RETURN_IF_ERROR(check_window_bytes(options.window_bytes, "this side's"));
   const Socket& control = bootstrap.control;
   Hello own;
   Hello peer;

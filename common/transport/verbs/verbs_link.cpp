@@ -5,7 +5,7 @@
 //
 // Sleeping. A receiver that polls memory costs its peer nothing. A receiver that sleeps must be
 // woken by a write with immediate data, which costs a receive and a completion. So the peer sends
-// it only on request:
+// such a write only on request:
 //
 //   sleeper                                   peer
 //   check the window: nothing
@@ -19,8 +19,8 @@
 //
 // No wake-up is lost: the queue pair is ordered, so everything put before `armed` was set has
 // arrived when kAck does, and every later put with wake sees `armed`. The next kArm follows the
-// kWake, which follows the kAck. So each side has at most one of each in flight before the peer has
-// taken them, and one kFlush at the end. The sixteen posted receives are sufficient.
+// kWake, which follows the kAck. So each side has at most one kArm, one kAck and one kWake in
+// flight, and one kFlush at the end. The sixteen posted receives are sufficient.
 //
 // Completions. One put per quarter of the queue, or of the staging ring, is signalled; later puts
 // poll for its completion. A thread that goes to sleep sends a signalled kArm and requests
@@ -40,7 +40,7 @@ namespace rcuda::transport::verbs {
 namespace {
 
 Status empty_region() {
-  return {Code::kInvalidArgument, "cannot expose a region without an address or bytes"};
+  return {Code::kInvalidArgument, "cannot expose a region at address 0 or of 0 bytes"};
 }
 
 }  // namespace
