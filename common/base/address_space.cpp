@@ -12,8 +12,8 @@
 namespace rcuda {
 namespace {
 
-// Bounds of the address space below the main thread's stack that counts as used, because the stack
-// grows downwards.
+// Some addresses below the main thread's stack count as used, because the stack grows downwards:
+// twice the stack's limit, within these bounds.
 constexpr uint64_t kLeastStackRoom = 64ull << 20;
 constexpr uint64_t kMostStackRoom = 1ull << 30;
 

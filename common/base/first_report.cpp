@@ -62,7 +62,8 @@ bool add(Reports* reports, uint64_t key) {
 }  // namespace rcuda
 
 // Each rcuda library in a process has its own list, and also adds to the lists of the other rcuda
-// libraries. A library that only a child has loaded does not share its list with the parent.
+// libraries: a child does not share the list of a library that only the child has loaded, but it
+// shares the lists that its parent made.
 extern "C" __attribute__((visibility("default"))) void* rcuda_reports() {
   return rcuda::own.load(std::memory_order_acquire);
 }

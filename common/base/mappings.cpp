@@ -216,7 +216,7 @@ bool says_pinned(const char* status) {
 
 bool any_page_pinned() {
   const UniqueFd status = open_own("status");
-  // Unknown because of a limit of descriptors: assume that a page is pinned.
+  // At a limit of descriptors the answer is unknown: assume that a page is pinned.
   if (!status && (errno == EMFILE || errno == ENFILE)) return true;
   std::string text;
   if (status) (void)append_to_end(status.get(), &text);

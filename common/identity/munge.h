@@ -41,7 +41,8 @@ struct Credential {
 // Whether the library is installed and munged's socket is there. munged may still not answer.
 bool available(const Settings& settings = {});
 
-// Only processes of `only_for` can decode the credential; without it, processes of every user can.
+// Only processes of the user `only_for` can decode the credential; without `only_for`, processes of
+// every user can.
 Result<std::string> encode(std::span<const std::byte> payload, std::optional<uid_t> only_for,
                            const Settings& settings = {});
 // `credential` may be any text of a peer.
