@@ -44,7 +44,8 @@ UniqueFd open_own(const char* file) {
   return UniqueFd(::open(proc_self(file).c_str(), O_RDONLY | O_CLOEXEC));
 }
 
-// Returns false if the kernel has no such query.
+// Appends the mappings in [begin, end) to *parts by PROCMAP_QUERY. Returns false if the kernel
+// lacks this query.
 bool query(int maps, uint64_t begin, uint64_t end, std::vector<MappedPart>* parts) {
   for (uint64_t at = begin; at < end;) {
     MappingQuery query{};

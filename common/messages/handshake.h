@@ -120,10 +120,11 @@ struct Attach {
 };
 
 // A worker sends a PeerHello to the daemon of another worker of its client. `session` is a hash of
-// the session's id (session_name() of socket_keys.h). With it the daemon finds the other worker,
-// and passes the connection on. If the client requires encryption, both workers then encrypt the
-// connection with a key that only the client and its servers can derive. The token that the client
-// gave both workers authorises the connection (p2p/link/authentication.h).
+// the session's id (session_name() of socket_keys.h), by which the daemon finds the other worker.
+// The daemon passes the connection on to that worker. If the client requires encryption, both
+// workers then encrypt the connection with a key that only the client and its servers can derive.
+// The token that the client gave both workers authorises the connection
+// (p2p/link/authentication.h).
 struct PeerHello {
   static constexpr char kName[] = "PeerHello";
   uint8_t session[16] = {};  // session_name() of Hello::session

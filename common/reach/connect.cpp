@@ -157,7 +157,8 @@ Status meet_worker(Connection* connection, Clock::time_point deadline) {
   return {};
 }
 
-// If the worker chose the fallback (Welcome::fell_back), makes it the connection's medium, too.
+// If the worker chose the fallback (Welcome::fell_back), makes the fallback the connection's
+// medium.
 Result<Welcome> welcomed(Connection* connection, Result<Welcome> welcome) {
   if (!welcome || welcome->fell_back.empty()) return welcome;
   if (!connection->fallback) {
