@@ -16,12 +16,12 @@ namespace rcuda::api {
 // stream is held, the worker executes at most 256 commands.
 enum class WhileHeld : uint8_t {
   kWaits,   // waits until no stream is held, because the driver may wait for the device
-  kAsks,    // as kWaits or as kQueues: X_may_wait() of the worker decides, from the command
+  kAsks,    // as kWaits or as kQueues: the worker's X_may_wait() decides for each command X
   kQueues,  // queues work: runs while the device has room for one more busy stream
   kPasses,  // runs, even if the device has no room for one more busy stream
 };
-// Whether the command may queue work or free memory. If so, the worker discards, after the command,
-// what it knows about idle streams and existing memory.
+// Whether the command may queue work or free memory. After such a command, the worker discards what
+// it knows about idle streams and existing memory.
 enum class Queues : uint8_t {
   kWork,       // yes: a stream may have more work, or memory may be gone
   kIfItHolds,  // only if the command holds its stream, which the worker's handler reports

@@ -9,9 +9,10 @@ def emit_header(table):
 // Generated entry points only call these functions; handwritten entry points call them to send the
 // message. A call goes to the worker and context of its handles, device or address, else to the
 // current context. The client assigns ids to the objects that a call creates, and releases the ids
-// if it fails; the id of a destroyed object is released. Posted functions return what post()
-// returns. `owner`: the route of the address, from a caller that has removed the address from the
-// registry; null: the function looks it up there. Any thread; blocks as post() and call() do.
+// if the call fails. It also releases the ids of destroyed objects. Posted functions return what
+// post() returns. `owner`: the route of the address, from a caller that has removed the address
+// from the registry; null: the function looks the address up there. Any thread; blocks as post()
+// and call() do.
 """, NOTICE, """#pragma once
 
 #include <cuda.h>

@@ -79,7 +79,7 @@ def members_of(where, text):
             continue
         match = MEMBER.fullmatch(line)
         if not match:
-            raise TableError(f"{where}: cannot read {line!r}: one member a line, \"type name\" or "
+            raise TableError(f"{where}: cannot read {line!r}: write one member per line, \"type name\" or "
                              "\"type name[length]\", then perhaps \"// comment\"")
         if any(m.name == match[2] for m in members):
             raise TableError(f"{where}: {match[2]} appears twice")
@@ -102,8 +102,8 @@ def resolve(raw, name, key):
 
 
 def resolve_tail(raw, name, key, declared_by, counts):
-    """The members of `key`. If the command does not declare them itself, the command `declared_by`, which declares its
-    body or reply, does. `counts`: the members that may be the length of an array."""
+    """The members of `key`, as the command itself declares them, or else as the command `declared_by` does, which also
+    declares its body or reply. `counts`: the members that may be the length of an array."""
     owner = name if key in raw[name] or not declared_by else declared_by
     members = members_of(f"{owner}: {key}", raw[owner].get(key, ""))
     for m in members:

@@ -1,4 +1,4 @@
-"""What several emitters use: translations of structs, and writing generated files."""
+"""Functions that several emitters use: they translate structs and write generated files."""
 
 import pathlib
 

@@ -1,6 +1,7 @@
 """Generates the parts that make a library a libcuda.so.1: a definition of every symbol, and the look-up.
 
-Everything is weak. A handwritten strong definition in an object of the same library replaces it:
+Every definition is weak: a handwritten strong definition in an object of the same library replaces it. The
+definitions are:
   - cuX_ptsz, cuX_ptds: call cuX for the per-thread default stream;
   - old versions: forward to the current version, if the prototype is the same or
     old_versions.toml has a body;
@@ -94,7 +95,8 @@ def emit_definitions(toolkit, adaptations, claimed=()):
             continue
         prototype = toolkit.prototypes.get(symbol)
         if prototype is None:
-            # No header declares it. On x86-64 the caller cleans up, so any arguments work.
+            # No header declares its parameters. On x86-64 the caller removes the arguments from the stack, so a
+            # function without parameters can be called with any arguments.
             lines.append(f"RCUDA_WEAK CUresult {symbol}(void) {{\n"
                          f"  return rcuda::api::unsupported({len(unsupported)});\n}}\n")
             unsupported.append(symbol)

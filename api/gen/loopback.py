@@ -224,7 +224,7 @@ def emit(table):
                  "std::span<const Sample> samples_of_commands() { return kCommands; }\n"
                  "std::span<const Sample> samples_of_answers() { return kAnswered; }\n\n"
                  "}  // namespace rcuda::loopback\n\nnamespace rcuda::server {\n\n"
-                 "// In place of the functions of server/executor.\n"
+                 "// These functions replace those of server/executor.\n"
                  '#pragma GCC diagnostic ignored "-Wunused-parameter"\n')
     for f in handwritten:
         names = ", ".join(p.name for p in f.prototype.parameters)

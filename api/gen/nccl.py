@@ -11,8 +11,9 @@ from errors import TableError
 PROPERTIES = {"since", "signature", "class"}
 SIGNATURE = re.compile(r"(int|void|const char\*|Team) \((.*)\)")
 PARAMETER = re.compile(r"(.*[ *])(\w+)")
-# The result of a call without a client library, by its type. 2 is ncclSystemError. If the client library exists but
-# the program's own NCCL lacks the function, the result is 5, ncclInvalidUsage.
+# The value that a function returns without a client library, by the type of its result. 2 is
+# ncclSystemError. If the client library exists but the program's own NCCL lacks the function, the
+# result is 5, ncclInvalidUsage.
 FAILURES = {"int": "return 2;", "void": "return;", "const char*": 'return "rcuda\'s client library cannot be loaded";',
             "Team": "return {};"}
 

@@ -133,7 +133,8 @@ def emit_locals(function):
         elif a.form == "blob" or a.form == "out" and not a.count:
             lines.append(f"  {a.element} {a.name}_it{{}};\n")
         elif a.form in ("out", "named"):
-            # Drivers distinguish an empty array from a null pointer, and an empty vector's address is null.
+            # An empty vector's address is null, and drivers distinguish a null pointer from an empty array. So the
+            # vector has one element at least.
             room = f"std::max<size_t>({a.name}_room, 1)" if a.count_from else f"{a.name}_room"
             lines.append(f"  std::vector<{a.element}> {a.name}_it({room});\n")
     return lines

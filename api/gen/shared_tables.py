@@ -11,7 +11,7 @@ def by_opcode(table):
 
 
 def emit_opcodes(table):
-    lines = ["// Opcodes of the generated commands; the opcodes of common/wire/commands.h are below them.\n",
+    lines = ["// Opcodes of the generated commands; the opcodes of common/wire/commands.h are smaller.\n",
              NOTICE, "#pragma once\n\n#include <cstdint>\n\nnamespace rcuda::api {\n\n"
              "enum class Opcode : uint16_t {\n"]
     lines += [f"  {f.name} = 0x{f.opcode:03x},\n" for f in by_opcode(table)]
@@ -47,7 +47,7 @@ def layouts_of(types, layouts):
 
 
 def description_of_function(function, table, layouts):
-    """Everything that must be equal in client and worker. Not the traits: each side uses its own table."""
+    """Everything that must be equal in client and worker. The traits need not be: each side uses its own table."""
     arguments = [(a.form, a.element, a.kind, a.nullable, a.count, a.count_from) for a in function.arguments]
     elements = [a.element for a in function.arguments]
     for name in elements:  # the loop appends to `elements`

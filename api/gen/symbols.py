@@ -1,5 +1,5 @@
 """Generates the client's exported symbols: cuX records the call when a trace is written, calls the
-entry point, and turns a std::exception into an error. Its thread cannot be cancelled during the call.
+entry point, and turns a std::exception into an error. The calling thread cannot be cancelled meanwhile.
 
 The entry points themselves (client/entry, generated ones, weak fallbacks) are written under their own
 names, but assembled as rcuda_cuX by entry_labels.h, which their targets include before everything else.

@@ -13,7 +13,7 @@ its parameters has a form:
   named          out: an object that the worker names
   string         in: const char*
   in             one struct or number behind a pointer; with a count: an array
-  out, inout     the same, returned; inout is also sent
+  out, inout     like `in`, but returned; inout is sent and returned
   null           must be null; not sent
   blob           out: bytes of any size, returned by one of rcuda's own calls
 """
@@ -121,7 +121,7 @@ class Function:
 
     @property
     def travels(self):
-        """Whether it is sent: it then has a forward_cuX, an opcode and a handler."""
+        """Whether the function is sent to a worker. It then has a forward_cuX, an opcode and a handler."""
         return self.opcode != 0
 
     def argument(self, name):

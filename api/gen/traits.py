@@ -47,8 +47,8 @@ class Traits:
             if not isinstance(getattr(traits, column), bool):
                 raise TableError(f"{name}: {column} must be true or false")
         if traits.frees == "at_once" and not traits.waits_for_device:
-            raise TableError(f"{name}: frees: such a command waits until the device is idle and other "
-                             "workers have released the memory: waits_for_device must be true")
+            raise TableError(f"{name}: frees: a command that frees at once waits until the device is idle and "
+                             "other workers have released the memory, so waits_for_device must be true")
         if body is None:
             if traits.queues != "work":
                 raise TableError(f"{name}: queues is for custom commands")

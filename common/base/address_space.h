@@ -16,7 +16,7 @@ struct AddressRange {
 };
 
 // Returns every mapping, sorted and without overlaps. The range of the main thread's stack includes
-// the addresses below it into which it may grow.
+// the addresses below the stack into which the stack may grow.
 Result<std::vector<AddressRange>> own_mappings();
 
 void sort_by_begin(std::vector<AddressRange>* ranges);

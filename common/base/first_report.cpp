@@ -61,8 +61,9 @@ bool add(Reports* reports, uint64_t key) {
 }  // namespace
 }  // namespace rcuda
 
-// Each rcuda library in a process has its own list, and also adds to the lists of the other rcuda
-// libraries. A library that only a child has loaded does not share its list with the parent.
+// Each rcuda library in a process has its own list. It also adds to the lists of the other rcuda
+// libraries, for the sake of children: a child shares the lists that its parent made, but not the
+// list of a library that only the child has loaded.
 extern "C" __attribute__((visibility("default"))) void* rcuda_reports() {
   return rcuda::own.load(std::memory_order_acquire);
 }

@@ -1,4 +1,4 @@
-// Ensures that a program reports the reason why it gets no device only once on the same stderr.
+// Ensures that a program that gets no device reports the reason only once on the same stderr.
 // Several parts may find the reason: librcuda.so, our NVML, and children that a framework forks to
 // look for a GPU.
 #pragma once

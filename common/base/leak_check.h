@@ -6,8 +6,8 @@
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/lsan_interface.h>
 #else
-// The program may contain LeakSanitizer although this library is built without it. If the program
-// does not contain it, the symbol is null.
+// Null if the program does not contain LeakSanitizer. The program may contain LeakSanitizer
+// although this library is built without it.
 extern "C" __attribute__((weak)) void __lsan_register_root_region(const void*,  // NOLINT
                                                                   std::size_t);
 #endif

@@ -28,7 +28,7 @@ void set_log_level(LogLevel level);
 // `name`: "trace", "debug", "info", "warn", "error" or "off". Returns false for any other name.
 bool set_log_level(const char* name);
 // The program's name in every line, after the time: "rcuda", "rcuda-server", "softgpu". The string
-// is copied. Later lines go to stderr, so call it before the functions below.
+// is copied. This call makes later lines go to stderr, so call it before the functions below.
 void set_log_name(const char* name);
 // Sends lines to a file (appended) instead of stderr; false if it cannot be opened.
 bool set_log_file(const char* path);

@@ -44,7 +44,8 @@ UniqueFd open_own(const char* file) {
   return UniqueFd(::open(proc_self(file).c_str(), O_RDONLY | O_CLOEXEC));
 }
 
-// Returns false if the kernel has no such query.
+// Appends the mappings in [begin, end) to *parts by PROCMAP_QUERY. Returns false if the kernel
+// lacks this query.
 bool query(int maps, uint64_t begin, uint64_t end, std::vector<MappedPart>* parts) {
   for (uint64_t at = begin; at < end;) {
     MappingQuery query{};
@@ -216,7 +217,7 @@ bool says_pinned(const char* status) {
 
 bool any_page_pinned() {
   const UniqueFd status = open_own("status");
-  // Unknown because of a limit of descriptors: assume that a page is pinned.
+  // At a limit of descriptors the answer is unknown: assume that a page is pinned.
   if (!status && (errno == EMFILE || errno == ENFILE)) return true;
   std::string text;
   if (status) (void)append_to_end(status.get(), &text);

@@ -31,8 +31,8 @@ std::vector<MappedPart> mappings_in(uint64_t begin, uint64_t end);
 // For use without /proc. Returns the whole range as one part, marked as writable and shared,
 // because the memory may be both. Returns no part if a page of the range is not mapped.
 std::vector<MappedPart> unlisted_mappings_in(uint64_t begin, uint64_t end);
-// As mappings_in(), but reads the lines of /proc/self/maps, which is the only way before Linux
-// 6.11.
+// Works as mappings_in(), but reads the lines of /proc/self/maps, which is the only way before
+// Linux 6.11.
 std::vector<MappedPart> listed_mappings_in(uint64_t begin, uint64_t end);
 // Calls visit(mapping, path) for each line of /proc/self/maps, in ascending order, until visit()
 // returns false. The path is empty for anonymous memory. Returns false if the file cannot be
@@ -63,7 +63,7 @@ Pinning pinning_of(const std::vector<MappedPart>& parts, uint64_t begin, uint64_
 // fixed buffers of io_uring, registrations of RDMA adapters. The device uses the physical pages, so
 // their memory must not move to other pages. The kernel does not report which pages are pinned.
 bool any_page_pinned();
-// As any_page_pinned(), for a text that was read from /proc/self/status.
+// Works as any_page_pinned(), on a text that was read from /proc/self/status.
 bool says_pinned(const char* status);
 
 }  // namespace rcuda

@@ -39,7 +39,7 @@ bool has_size(int file, uint64_t bytes) {
 }
 
 Status size_memory_file(int file, uint64_t bytes) {
-  // Other files have no seals, and are left as they are.
+  // Files of other kinds have no seals, and are left as they are.
   const int seals = ::fcntl(file, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_GROW) != 0 || !has_size(file, 0)) return {};
   if (!may_make_files_of(bytes)) {

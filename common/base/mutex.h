@@ -117,7 +117,8 @@ class CondVar {
   void wait(MutexLock& lock, Predicate ready) RCUDA_REQUIRES(lock) {
     condition_.wait(lock.lock_, std::move(ready));
   }
-  // wait_for() and wait_until() return the predicate's last result; without one, a std::cv_status.
+  // wait_for() and wait_until() return the predicate's last result; without a predicate, a
+  // std::cv_status.
   template <typename Duration, typename... Predicate>
   auto wait_for(MutexLock& lock, const Duration& duration, Predicate... ready)
       RCUDA_REQUIRES(lock) {

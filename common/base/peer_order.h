@@ -4,7 +4,7 @@
 // Call before_peer(key) before sending and after_peer(key) after receiving. `key` is any address,
 // the same in both calls, such as the connection's. It must not be the address of a mutex, or of an
 // object that begins with a mutex: unlocking the mutex overwrites the order that before_peer() has
-// recorded under its lock. Without ThreadSanitizer, both functions do nothing.
+// recorded while the mutex was locked. Without ThreadSanitizer, both functions do nothing.
 #pragma once
 
 #if defined(__SANITIZE_THREAD__)

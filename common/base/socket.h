@@ -27,7 +27,8 @@ class Cipher {
  public:
   virtual ~Cipher() = default;
   // Sends some bytes of `pieces` and returns their number. -1 with EAGAIN: the socket is full. The
-  // caller must repeat the call with the same bytes, or more; the cipher has begun to send them.
+  // cipher has then begun to send the bytes, so the caller must repeat the call with the same
+  // bytes, or more.
   virtual ssize_t send(std::span<const iovec> pieces) = 0;
   // Returns the bytes received, 0 at the end of the stream, -1 with errno otherwise. With `wait`,
   // blocks until there are bytes, as recv(2) on a blocking socket (SO_RCVTIMEO); otherwise never.
@@ -81,13 +82,13 @@ class Socket {
   ssize_t send(const void* data, size_t bytes, int flags) const;
   ssize_t recv(void* data, size_t bytes, int flags) const;
 
-  // Blocks until send() (POLLOUT) or recv() (POLLIN) can make progress, or the time has passed; -1:
-  // without limit. Returns false after the time.
+  // Blocks until send() (POLLOUT) or recv() (POLLIN) can make progress, for `timeout_ms` at most
+  // (-1: without limit). Returns false at the timeout.
   bool wait(short events, int timeout_ms) const;
-  // Works as shutdown(2). Calls of other threads return.
+  // Works as shutdown(2). Blocked calls of other threads return.
   void shutdown(int how) const;
-  // With a layer, ends the current connection, so that the stream goes on over the next one, and
-  // returns true. Without a layer, returns false.
+  // With a layer, ends the current connection, so that the stream goes on over the next connection,
+  // and returns true. Without a layer, returns false.
   bool lose(const std::string& why) const { return layer_ && layer_->lose(why); }
   // Without a layer: true, also after the end of the connection.
   bool is_connected() const { return !layer_ || layer_->is_connected(); }

@@ -195,8 +195,8 @@ Status recv_all(int socket, std::span<std::byte> bytes, Deadline deadline) {
 
 Status send_with_fds(int socket, std::span<const std::byte> bytes, std::span<const int> fds,
                      Deadline deadline) {
-  // One descriptor per message: each of the first messages carries one byte, the last carries the
-  // rest.
+  // One descriptor per message: each of the first messages carries one byte, the last message
+  // carries all remaining bytes.
   while (!bytes.empty()) {
     RCUDA_RETURN_IF_ERROR(wait_for(socket, POLLOUT, deadline));
     const bool more_fds = fds.size() > 1;

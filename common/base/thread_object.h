@@ -1,8 +1,8 @@
 // of_this_thread<T>(): one T per thread, made at its first use and deleted when the thread ends.
 //
-// Unlike a thread_local T, it remains valid in the thread that calls exit(). exit() destroys that
-// thread's thread_local objects first. The application's static destructors and exit handlers run
-// later and may still call CUDA.
+// Unlike a thread_local T, the object remains valid in the thread that calls exit(). exit()
+// destroys that thread's thread_local objects first. The application's static destructors and exit
+// handlers run later and may still call CUDA.
 #pragma once
 
 #include <cstdlib>

@@ -1,7 +1,7 @@
 #include "common/base/version.h"
 
-// The program defines this id (build_id.cpp). The generated file is not in this library, because
-// the file changes with each change of a source.
+// A program that links rcuda_build_id defines this id (build_id.cpp). The file is not a part of
+// this library: it changes with every source, so each change would relink all users of the library.
 extern "C" const char rcuda_build_id[] __attribute__((weak, visibility("hidden")));
 
 namespace rcuda {

@@ -99,7 +99,8 @@ class CommandLine {
   // program must end: 0 after --help or --version, kWrongUse after an error. Prints the error with
   // the program's name and, for a misspelt option, the nearest option. If the program continues,
   // also reports unknown environment variables that begin with RCUDA_, unless leave_variables() or
-  // leave_rest() was called. (A program that is started with the rest() reports them itself.)
+  // leave_rest() was called. (After leave_rest(), the program that rest() names reports these
+  // variables.)
   [[nodiscard]] std::optional<int> parse(int argc, const char* const* argv);
   static constexpr int kWrongUse = 2;
   // Whether parse() found this subcommand.

@@ -1,6 +1,6 @@
 // Checks TOML text before toml++ 3.3 parses it.
 //
-// toml++ looks an unexpected character outside ASCII up in a table of blanks. For many characters
+// toml++ looks up an unexpected character outside ASCII in a table of blanks. For many characters
 // the look-up reaches __builtin_unreachable() (U+0468, found by text_fuzz), so the behaviour is
 // undefined. Such characters are therefore refused, except in comment lines. Quoted text can
 // contain them as \u escapes.

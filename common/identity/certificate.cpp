@@ -149,9 +149,10 @@ Result<Certificate> load_certificate(const std::string& path) {
   OPENSSL_cleanse(pem.data(), pem.size());
   if (parsed.ok()) return parsed;
   return Status(parsed.status())
-      .with_context(path +
-                    " is not usable; put a certificate and its key there (without this file, a "
-                    "server makes a new certificate, and its clients need new tokens)");
+      .with_context(
+          path +
+          " is not usable: put a certificate and its key there (if you remove the file, a "
+          "server makes a new certificate, and its clients need new tokens)");
 }
 
 Result<Certificate> make_certificate(const std::string& host) {

@@ -19,7 +19,7 @@ namespace {
 constexpr std::string_view kCredentialPrefix = "MUNGE:";
 
 // libmunge writes to its socket with writev(), which raises SIGPIPE in this thread if munged has
-// closed its end. The program around this library may not ignore that signal.
+// closed its end. The signal would end a program that does not ignore it.
 class NoSigpipe {
  public:
   NoSigpipe() {

@@ -3,8 +3,9 @@
 //
 // munged asks the kernel for the caller's uid and gid and puts them into a credential, with a
 // payload. munged of another machine checks the credential and returns uid, gid and payload once;
-// it refuses the credential as replayed afterwards. A credential names its maker, not its receiver:
-// the payload must bind it to the connection (a nonce of the server, the TLS exporter's value).
+// it refuses the credential as replayed afterwards. A credential names its maker, not its receiver,
+// so the payload must bind the credential to the connection (a nonce of the server, the TLS
+// exporter's value).
 // Threads: any. Blocking: one exchange with munged over its local socket, about 0.1 ms; several
 // seconds if munged hangs or has ended without removing its socket. Do not call from a poll loop.
 // SIGPIPE is never raised. Errors name the remedy: kUnavailable if this machine has no MUNGE,
@@ -41,7 +42,8 @@ struct Credential {
 // Whether the library is installed and munged's socket is there. munged may still not answer.
 bool available(const Settings& settings = {});
 
-// Only processes of `only_for` can decode the credential; without it, processes of every user can.
+// Only processes of the user `only_for` can decode the credential; without `only_for`, processes of
+// every user can.
 Result<std::string> encode(std::span<const std::byte> payload, std::optional<uid_t> only_for,
                            const Settings& settings = {});
 // `credential` may be any text of a peer.

@@ -1,8 +1,8 @@
 // libmunge.so.2, loaded when MUNGE is first used. librcuda.so is not linked against it, because
 // librcuda.so also runs on machines that lack the library.
 //
-// The declarations are those of munge.h that munge.cpp needs.
-// tests/unit/common/identity/munge_test.cpp compares them with the header of libmunge-dev.
+// Declares the part of libmunge's own header (munge.h of libmunge-dev) that munge.cpp needs.
+// tests/unit/common/identity/munge_test.cpp compares these declarations with that header.
 #pragma once
 
 #include <memory>

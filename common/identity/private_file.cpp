@@ -29,8 +29,8 @@ Status check(const struct stat& status, const std::string& path) {
   if (const uid_t user = ::geteuid(); status.st_uid != user && status.st_uid != 0) {
     const std::string owner = std::to_string(status.st_uid), own = std::to_string(user);
     return Status(Code::kDenied, path + " belongs to uid " + owner + ", not to uid " + own +
-                                     " or root: run this as uid " + owner + ", or chown " + own +
-                                     " " + path);
+                                     " or root: run this program as uid " + owner + ", or chown " +
+                                     own + " " + path);
   }
   if ((status.st_mode & 077) != 0) {
     return Status(Code::kDenied, "other users have access to " + path + " (mode " +
@@ -158,9 +158,8 @@ Status check_can_make(const std::string& path) {
     folder = folder_of(folder);
   }
   if (::access(folder.c_str(), W_OK | X_OK) == 0) return {};
-  return Status(Code::kInvalidArgument,
-                "cannot make " + path + ": cannot write to the folder " + folder + ": " +
-                    std::strerror(errno));
+  return Status(Code::kInvalidArgument, "cannot make " + path + ": cannot write to the folder " +
+                                            folder + ": " + std::strerror(errno));
 }
 
 }  // namespace rcuda::identity

@@ -39,7 +39,7 @@ Result<TokenFile::Line> TokenFile::parse_line(const std::vector<std::string_view
     return refused("the line has more than a server and its token; write one token per line");
   Result<Token> token = parse_token(words.back());
   if (!token.ok()) {
-    return words.size() == 2 ? Status(token.status()).with_context("after the server")
+    return words.size() == 2 ? Status(token.status()).with_context("the word after the server")
                              : token.status();
   }
   Line line;

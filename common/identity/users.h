@@ -18,8 +18,8 @@ std::string user_and_number(uid_t uid);
 // Returns the group's name; the decimal gid if the group has no name.
 std::string group_name(gid_t gid);
 
-// Accepts texts that user_name() returns. A number is a uid, except if a user has this number as
-// the name. Returns kNotFound if there is no such user.
+// Accepts texts that user_name() returns. A number is a uid, unless a user has this number as its
+// name. Returns kNotFound if there is no such user.
 Result<uid_t> user_id(const std::string& name);
 
 // Accepts a name, or any number. kNotFound if no group has the name.

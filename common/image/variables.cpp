@@ -93,8 +93,8 @@ Result<uint64_t> elf_variable_bytes(Bytes image) {
 
 Bytes bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
-// Returns the most bytes that the variables of an entry of the container take, among the entries
-// that the driver may choose.
+// Returns the bytes that an entry's variables take: the largest number of all entries that the
+// driver may choose.
 Result<uint64_t> container_variable_bytes(Bytes container, uint32_t sm) {
   RCUDA_ASSIGN_OR_RETURN(const std::vector<Entry> list, entries(container));
   uint64_t most = 0;

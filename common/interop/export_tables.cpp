@@ -150,8 +150,8 @@ CUresult context_check(CUcontext, uint32_t* result, void**) {
 }
 uint32_t context_check_mode() { return 0; }
 
-// cuBLAS and cuFFT read these flags of a context. They behaved in the same way with every value
-// that was tried.
+// cuBLAS and cuFFT read the values that the next three functions return. Both libraries behaved in
+// the same way with every value that was tried.
 CUresult library_context_flag(CUcontext, uint32_t* flag) {
   *flag = 1;
   return CUDA_SUCCESS;

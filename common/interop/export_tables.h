@@ -22,7 +22,8 @@ struct DeviceIdentity {
 };
 
 // The functions that the tables need from their driver. Application threads call the methods,
-// several at once. Most runtime calls call current_context(), so it must be local and fast.
+// several at once. Most runtime calls call current_context(), so current_context() must be local
+// and fast.
 class Provider {
  public:
   virtual ~Provider() = default;

@@ -1,7 +1,7 @@
 // An operator's requests: end, park, wake or move a session, drain the server, or let it read its
 // settings again.
 //
-//   operator -> daemon   ControlRequest, on an identified connection like a Hello's
+//   operator -> daemon   ControlRequest, after the operator has identified itself as for a Hello
 //   daemon -> operator   ControlAnswer, or Refusal; the daemon closes
 //
 // A server that drains accepts no new sessions and stops when the last session has ended. Plain
@@ -35,7 +35,8 @@ struct ControlRequest {
   // kEnd, kPark, kWake, kMove: the session's worker, from ServerStatus.
   uint32_t worker_pid = 0;
   // GPUs, by the server's numbers. kMove: `from` may be left out if the session has one GPU;
-  // without `to` the server chooses. kDrain: `from` is the GPU that is drained; none: the server.
+  // without `to` the server chooses. kDrain: `from` is the GPU that is drained; without `from`, the
+  // whole server is drained.
   std::optional<uint32_t> from{}, to{};
 };
 

@@ -5,9 +5,9 @@
 //   daemon -> worker   the socket and the query, to the exporting worker
 //   worker -> worker   ExportAnswer, with a descriptor if one was exported
 //
-// Then the connection ends, also without an answer. The daemon passes a connection on only if the
-// process at its other end runs as the exporting worker's user. The daemon never holds the
-// exported object.
+// The exporting worker then closes the connection. It closes the connection without an answer if it
+// has no such export. The daemon passes a connection on only if the process at its other end runs
+// as the exporting worker's user. The daemon never holds the exported object.
 //
 // Threads: any. Blocking: read_export_answer(), until the deadline. Errors: kProtocol for a
 // malformed answer; kUnavailable for a Refusal, and if the other worker has ended.
@@ -30,8 +30,9 @@
 
 namespace rcuda::wire {
 
-// The address of a worker: a digest of its owner and its number. So a query reaches only workers of
-// the querying worker's owner, whatever name its client presents.
+// The address of a worker: a digest of the worker's owner and number. The querying worker computes
+// the address from its own owner. So its query reaches only workers of this owner, whatever name
+// its client presents.
 using ExportPlace = tls::Key;
 ExportPlace export_place(const std::string& owner, const ExportNumber& worker);
 

@@ -54,8 +54,9 @@ struct GpuReport {
   };
   std::string driver_version;  // "580.95.05"; empty: unknown
   uint32_t cuda_version = 0;   // 13000
-  uint64_t layout = 0;  // nvml::layout() of the server; if it differs, ignore figures and texts
-  std::string host;     // the running kernel's id, equal for servers of one machine; empty: unknown
+  // nvml::layout() of the server. A client with another layout() ignores figures and texts.
+  uint64_t layout = 0;
+  std::string host;  // the running kernel's id, equal for servers of one machine; empty: unknown
   std::vector<Gpu> gpus;
 };
 

@@ -8,7 +8,8 @@
 //   worker -> client   Welcome: devices with all attributes, window of addresses, staging; or
 //                      Refusal
 //   both               transport::make_link() on the same socket; if it fails and the Hello has a
-//                      fallback, once more on a further socket (kFallbackSocket)
+//                      fallback, make_link() over the fallback on a further socket
+//                      (kFallbackSocket)
 //   worker -> client   the first frame of the event ring: ReadyEvent, which names the staging
 //                      region. From now on the client may send commands
 //
@@ -86,7 +87,8 @@ struct Hello {
   std::vector<AddressWindow> taken;
   uint32_t worker = 0;   // index of this worker among the client's workers, from 0
   uint32_t servers = 0;  // the number of workers that the client will have
-  // The client's devices on this server, and on its servers that have not sent a Welcome yet.
+  // Counts the client's devices on this server, and on the client's servers that have not sent a
+  // Welcome yet.
   uint32_t devices_left = 0;
   std::string p2p_strategy, p2p_path;  // RCUDA_P2P_STRATEGY and RCUDA_P2P_PATH of the client
   // How long the client waits in the server's queue (RCUDA_WAIT). 0: it does not wait.
@@ -101,7 +103,8 @@ struct Hello {
 
 struct Queued {
   static constexpr char kName[] = "Queued";
-  uint32_t place = 0;  // from 1, among clients that wait for these devices; 0: waits for a worker
+  // From 1, among the clients that wait for these devices; 0: the client waits for a worker.
+  uint32_t place = 0;
   std::string reason;  // if `place` is not 0: the resource that is in use
 };
 
@@ -117,10 +120,11 @@ struct Attach {
 };
 
 // A worker sends a PeerHello to the daemon of another worker of its client. `session` is a hash of
-// the session's id (session_name() of socket_keys.h). With it the daemon finds the other worker,
-// and passes the connection on. If the client requires encryption, both workers then encrypt the
-// connection with a key that only the client and its servers can derive. The token that the client
-// gave both workers authorises the connection (p2p/link/authentication.h).
+// the session's id (session_name() of socket_keys.h), by which the daemon finds the other worker.
+// The daemon passes the connection on to that worker. If the client requires encryption, both
+// workers then encrypt the connection with a key that only the client and its servers can derive.
+// The token that the client gave both workers authorises the connection
+// (p2p/link/authentication.h).
 struct PeerHello {
   static constexpr char kName[] = "PeerHello";
   uint8_t session[16] = {};  // session_name() of Hello::session
@@ -202,7 +206,7 @@ struct Welcome {
   std::vector<uint32_t> lacking;
   std::string fell_back;  // why the session uses Hello::fallback; empty: it uses Hello::medium
   // How long a session over tcp waits for lost sockets: Hello::reconnect_ms, or less if the server
-  // allows less. 0: a lost socket ends it.
+  // allows less. 0: a lost socket ends the session.
   uint32_t reconnect_ms = 0;
 };
 

@@ -1,7 +1,7 @@
 // Leases on the wire: an operator asks a server to lease devices to a user or a job
 // (docs/leases.md).
 //
-//   operator -> daemon   LeaseRequest, on an identified connection like a Hello's
+//   operator -> daemon   LeaseRequest, after the operator has identified itself as for a Hello
 //   daemon -> operator   LeaseAnswer, or Refusal; the daemon closes
 //
 // A client presents the key of a lease: its public id and its secret. The lease's own user needs no
@@ -44,7 +44,7 @@ struct LeaseRequest {
   // kExtend, kRevoke: the lease; empty: the lease of `job`. kTake: the new lease's random id; a
   // repeated request with it returns the same lease. kList: only leases with ids above this one.
   std::string id;
-  std::string job;   // free text, such as "slurm 4711"; kList: of this job only
+  std::string job;   // free text, such as "slurm 4711"; kList: only its leases
   std::string user;  // kTake: its user, by name or number; empty: any client with the key
   std::vector<uint32_t> devices;  // kTake: these devices; empty: the server chooses `count` devices
   uint32_t count = 0;
@@ -86,7 +86,7 @@ extern template struct Codec<LeaseAnswer>;
 
 struct LeaseKey {
   std::string host;   // empty: every server
-  uint16_t port = 0;  // 0: kDefaultPort, with a host
+  uint16_t port = 0;  // 0: kDefaultPort if `host` is set
   std::string id;
   LeaseSecret secret = kNoLeaseSecret;
 };

@@ -64,8 +64,8 @@ struct ServerStatus {
     uint64_t worker_starts = 0, worker_failures = 0;
     uint64_t worker_start_us = 0;   // until the worker was ready; sum over all successful starts
     std::vector<UserTotals> users;  // by user and medium; at most kMaxUserTotals
-    // How often sessions were parked and woken, and how long the woken sessions were parked
-    // together.
+    // The number of parks and of wakes, and the total time for which the woken sessions were
+    // parked.
     uint64_t parks = 0, wakes = 0, parked_seconds = 0;
     // parks_for_room: the number of parks that made room for another session. room_refusals: the
     // number of allocations that failed because no session could be parked.

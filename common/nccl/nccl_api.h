@@ -83,9 +83,9 @@ struct SignalWait {
   int count, peer, signal, context;
 };
 
-// From NCCL 2.29 on, the requirements of a device communicator begin with this. Two pointers to
-// lists follow, and after these plain values. `size` is the size of the whole struct. In NCCL 2.28
-// the requirements begin with the two pointers and have kRequirementsOf228 bytes.
+// From NCCL 2.29 on, the requirements of a device communicator begin with this struct. Two pointers
+// to lists follow it, then plain values. `size` is the size of all requirements. In NCCL 2.28 the
+// requirements begin with the two pointers and have kRequirementsOf228 bytes.
 struct DeviceRequirements {
   size_t size;
   unsigned magic;

@@ -87,8 +87,8 @@ struct Call {
 };
 static_assert(sizeof(Call) == 64);
 
-// The tail of calls that create a communicator begins with this. The unique ids (kInit, kGrow) or
-// the excluded ranks (kShrink) follow, and after these the two strings of the Config.
+// The tail of calls that create a communicator begins with this struct. The unique ids (kInit,
+// kGrow) or the excluded ranks (kShrink) follow, and after these the two strings of the Config.
 struct CreateTail {
   uint32_t list_bytes = 0;
   uint16_t net_name_bytes = 0, comm_name_bytes = 0;  // 0: none
@@ -112,8 +112,8 @@ struct PutTail {
   uint32_t flags = 0, reserved = 0;
 };
 
-// The tail of kCreateDevice begins with this. The program's requirements follow, padded to 8 bytes,
-// then the elements of their two lists, with null pointers.
+// The tail of kCreateDevice begins with this struct. The program's requirements follow, padded to 8
+// bytes, then the elements of their two lists, with null pointers.
 struct DeviceTail {
   uint32_t requirement_bytes = 0;
   uint32_t lists_at = 0;  // the offset of the two list pointers in the requirements
@@ -130,7 +130,7 @@ struct Answer {
   // Of a registration: the handle or window. kCreateDevice: the device communicator's number.
   uint64_t value = 0;
   int32_t ranks = 0;  // of a new communicator; 0: none was created
-  int32_t rank = 0;   // this worker's rank in it; kPreMulSum: the operation
+  int32_t rank = 0;   // of this worker; kPreMulSum: the operation
 };
 
 // The questions of NcclAsk. The executor thread answers kDeviceCommunicator and the questions
@@ -150,7 +150,7 @@ enum class Question : uint32_t {
   // WindowTail. The answer's `value` is the address, except for logical endpoints (AddressOf).
   kWindowAddress = 8,
   kRequirement = 9,  // `value`: RequirementOf; the tail is a RequirementTail; see MadeRequirement
-  kSlots = 10,       // ncclLLA2ACalcSlots(value, other); the answer's `error` is its result
+  kSlots = 10,       // the answer's `error`: the result of ncclLLA2ACalcSlots(value, other)
   kParameter = 11,   // `value`: ParameterType; the tail is the key
   kParameterKeys = 12,  // the text: keys, each with a zero after it
   kDumpParameters = 13,
@@ -185,7 +185,7 @@ struct RequirementTail {
   Team team{};
   int32_t numbers[2] = {};  // the other arguments of the function, in their order
 };
-// The text of the answer begins with this. The handle's bytes follow.
+// The text of the answer begins with this struct. The handle's bytes follow.
 struct MadeRequirement {
   static constexpr uint64_t kNull = ~uint64_t{0};
   DeviceResource resource{};

@@ -1,7 +1,7 @@
 // The part of NVML's C interface that this repository uses: codes, constants and structs, with the
-// names and values that programs are compiled with. The toolkit packages on PyPI contain no nvml.h.
-// client/nvml and softgpu/nvml define functions of this interface, and server/monitor calls them.
-// figures.h declares most of these functions.
+// names and values that programs are compiled with. NVIDIA's header is not included, because the
+// toolkit packages on PyPI contain no nvml.h. client/nvml and softgpu/nvml define functions of this
+// interface, and server/monitor calls them. figures.h declares most of these functions.
 //
 // Declarations only. NVML's functions may be called from any thread.
 #pragma once

@@ -157,7 +157,8 @@ Status meet_worker(Connection* connection, Clock::time_point deadline) {
   return {};
 }
 
-// If the worker chose the fallback (Welcome::fell_back), makes it the connection's medium, too.
+// If the worker chose the fallback (Welcome::fell_back), makes the fallback the connection's
+// medium.
 Result<Welcome> welcomed(Connection* connection, Result<Welcome> welcome) {
   if (!welcome || welcome->fell_back.empty()) return welcome;
   if (!connection->fallback) {
@@ -211,12 +212,11 @@ Result<UniqueFd> connect_local_server(uint16_t port, const std::vector<uid_t>& t
   const bool is_roots = error == 0 || error == EAGAIN || error == EINTR;
   if (!is_roots) error = connect_local(LocalAddress(port), deadline, &socket);
   if (error == ECONNREFUSED && closed) {
-    return Status(
-        Code::kUnavailable,
-        "the rcuda-server of root for port " + std::to_string(port) +
-            " serves only a group that lacks this user (setting \"users\"), or has ended: "
-            "ask its administrator to add you, or start your own server: "
-            "rcuda-server --port PORT");
+    return Status(Code::kUnavailable,
+                  "the rcuda-server of root for port " + std::to_string(port) +
+                      " does not serve this user (setting \"users\"), or has ended: ask its "
+                      "administrator to add you or to start it, or start your own server: "
+                      "rcuda-server --port PORT");
   }
   if (error == EAGAIN || error == EINTR) {
     return Status(Code::kTimeout, "the rcuda-server on this machine for port " +

@@ -66,8 +66,8 @@ Result<bool> present_ticket(int socket, const std::vector<uid_t>& trusted,
 Status no_server(const Status& status);
 
 // Requests a session and waits for a worker's Welcome. From then on, the worker is at the other end
-// of the connection. Sets the media of `hello` to the connection's. If the worker chooses the
-// fallback, it becomes the connection's medium.
+// of the connection. Sets the media of `hello` to the connection's media. If the worker chooses the
+// fallback, the fallback becomes the connection's medium.
 // `patience`: how long the server may be silent; while the client waits, the server sends Queued
 // every second. Calls `waits` for each Queued that has the client's place in the queue
 // (Hello::wait_ms). The error of a refusal has the server's reason. Its code is kUnavailable or
@@ -83,8 +83,8 @@ struct LinkTimeouts {
   std::string name;                           // of the worker, for the log
 };
 // Makes the client's end of a session's Link. `connection` has received the worker's Welcome, with
-// this token. If this fails and the connection has a fallback, makes the Link over the fallback and
-// logs it. Errors: see transport::make_link().
+// this token. If the connection's medium fails and there is a fallback, makes the Link over the
+// fallback and logs the failure. Errors: see transport::make_link().
 Result<std::unique_ptr<transport::Link>> link_to_worker(Connection connection,
                                                         const uint8_t (&token)[16],
                                                         const transport::LinkOptions& options,

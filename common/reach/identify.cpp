@@ -26,7 +26,8 @@ using Clock = std::chrono::steady_clock;
 Status no_credentials(const std::string& where, bool here, const std::string& tokens) {
   const std::string wrong_port = "no rcuda-server of this machine has the port of " + where +
                                  " (ss -xl shows @rcuda-PORT of each server): correct the port. If "
-                                 "a tunnel or a proxy has the port, ";
+                                 "the port leads through a tunnel or a proxy to a server, the "
+                                 "server needs credentials, and ";
   return Status(Code::kDenied,
                 (here ? wrong_port : std::string()) +
                     "this user has no credentials for the server " + where + " (" + tokens +

@@ -1,6 +1,6 @@
-// The client's part of identification: it proves its user to a server and checks the server, before
-// it sends anything else. docs/security.md describes the methods. The daemon's part is
-// server/identity/authenticator.h.
+// The client's part of identification: the client proves its user to a server and checks the
+// server, before the client sends anything else. docs/security.md describes the methods. The
+// daemon's part is server/identity/authenticator.h.
 //
 // Threads: any. Blocking: until the server has answered, or until the deadline; with MUNGE also for
 // munged, several seconds if it hangs. Errors name the missing item and the remedy.

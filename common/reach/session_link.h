@@ -3,8 +3,8 @@
 //
 // The second attempt takes another socket (kFallbackSocket): the client opens it, the worker
 // accepts it. Each side keeps the first connection open until it has a Link over the second. So the
-// end of the first connection means that the peer is gone, not that it tries the other medium. If
-// the first medium fails on one side, it must report this to the peer over the first connection
+// end of the first connection means that the peer is gone, not that the peer tries the other
+// medium. A medium that fails on one side must report this to the peer over the first connection
 // (verbs: a refusal). Otherwise the peer waits until its timeout.
 //
 // Threads: any. Blocking: until the Link is made, or the time of each attempt has passed.

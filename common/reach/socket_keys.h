@@ -31,7 +31,8 @@ std::string peer_socket_label(uint32_t link, uint32_t stream, uint32_t attempt);
 void session_name(const uint8_t (&session)[16], uint8_t (&name)[16]);
 // Returns Attach::session, which names a session without revealing its token.
 AttachName attach_name(const uint8_t (&token)[16]);
-// Returns Attach::token. The Attach crosses the network in the clear. `token`: from Welcome.
+// Returns Attach::token. An eavesdropper may read the Attach, so each token is for one index and
+// attempt only. `token`: from Welcome.
 AttachToken attach_token(const uint8_t (&token)[16], uint32_t index, uint32_t attempt);
 // Returns the TLS key of a socket between client and worker. `key`: the session's key.
 tls::Key socket_key(const tls::Key& key, uint32_t index, uint32_t attempt);

@@ -77,8 +77,8 @@ def _is_loaded_for(pool):
                     "imported, or start the program with rcuda-run")
     for name in CUDA_MODULES:
         if name in sys.modules:
-            raise Error(f"{name} is already imported: call rcuda.connect() before, or start the program with "
-                        "rcuda-run")
+            raise Error(f"{name} is already imported: call rcuda.connect() before the import, or start the program "
+                        "with rcuda-run")
     return False
 
 
@@ -101,7 +101,7 @@ def _reason_of(text):
 
 def _load(pool):
     os.environ["RCUDA_DEVICES"] = pool
-    # For child processes.
+    # Child processes find the libraries by these variables.
     os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (LIBRARIES, os.environ.get("LD_LIBRARY_PATH"))))
     # PyTorch looks for NCCL in a folder of its own before it looks in LD_LIBRARY_PATH.
     os.environ["LD_PRELOAD"] = os.pathsep.join(filter(None, (os.environ.get("LD_PRELOAD"),

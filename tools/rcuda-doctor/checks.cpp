@@ -256,7 +256,7 @@ Findings check_pci(const fs::path& root) {
     findings.push_back(
         {Verdict::kNote,
          std::string("no ") + missing +
-             " on the PCI bus: no distance and no ACS between GPU and adapter to check",
+             " on the PCI bus, so no path between a GPU and an adapter was checked",
          "nothing to do on a client; on a server, 'lspci' shows what the host sees"});
   }
   return findings;

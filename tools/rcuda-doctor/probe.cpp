@@ -130,7 +130,7 @@ Result<UniqueFd> accept_socket(int listener) {
   while (true) {
     UniqueFd socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
     if (socket) return socket;
-    if (!is_of_connection(errno)) return Status::from_errno(errno, "accept");
+    if (!is_of_connection(errno)) return Status::from_errno(errno, "cannot accept connections");
   }
 }
 
@@ -197,7 +197,7 @@ Status serve_probes(const std::string& address, uint16_t port) {
   ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (!listener || ::bind(listener.get(), local->ai_addr, local->ai_addrlen) != 0 ||
       ::listen(listener.get(), 16) != 0) {
-    return Status::from_errno(errno, "listening on port " + std::to_string(port));
+    return Status::from_errno(errno, "cannot listen on port " + std::to_string(port));
   }
   std::fprintf(stderr, "rcuda-doctor: waiting for probes on port %d\n", port);
   while (true) {

@@ -129,7 +129,7 @@ std::string place_of(const tools::Server& server) {
 Status choose_id(wire::LeaseRequest* request) {
   std::array<uint8_t, 4> id;
   if (::getrandom(id.data(), id.size(), 0) != static_cast<ssize_t>(id.size())) {
-    return Status::from_errno(errno, "getrandom");
+    return Status::from_errno(errno, "cannot choose an id for the lease (getrandom)");
   }
   request->id = identity::to_hex(id);
   return {};
@@ -145,7 +145,9 @@ Result<wire::LeaseAnswer> ask_for_list(const tools::Server& server, wire::LeaseR
     for (wire::LeaseInfo& lease : part->leases) {
       if (lease.id <= request.id)
         return Status(Code::kProtocol,
-                      server.text() + " sent a list of leases that is not ordered by id");
+                      server.text() +
+                          " sent a list of leases that is not ordered by id: install the "
+                          "same rcuda build on both machines");
       request.id = lease.id;
       all.leases.push_back(std::move(lease));
     }
@@ -162,8 +164,8 @@ void print_message(const tools::Server& server, const wire::LeaseAnswer& answer)
                printable(answer.message).c_str());
 }
 
-// With --wait, retries while devices are taken: devices of an ended lease stay busy until its
-// sessions have ended.
+// With --wait, retries while devices are taken: the devices of a lease that has ended stay busy
+// until its sessions have ended.
 Status take(const Options& options, const tools::Server& server, wire::LeaseRequest request) {
   const auto patience = parse_time(options.wait);  // check_wait() has accepted it
   RCUDA_RETURN_IF_ERROR(parse_devices(options.devices, &request));
@@ -175,7 +177,7 @@ Status take(const Options& options, const tools::Server& server, wire::LeaseRequ
   const auto end = std::chrono::steady_clock::now() + *patience;
   Result<wire::LeaseAnswer> answer = ask(server, request);
   for (bool lost = false; !answer.ok();) {
-    // With the same id, the server does not take a second lease.
+    // The repeated request has the same id, so the server does not make a second lease.
     const bool repeats = answer.status().code() == Code::kTimeout && !std::exchange(lost, true);
     const bool waits =
         answer.status().code() == Code::kUnavailable && std::chrono::steady_clock::now() < end;

@@ -45,7 +45,7 @@ Result<uint64_t> allocate(Session& session, uint64_t bytes) {
                                  sizeof address, &reply);
   if (result == CUDA_SUCCESS && reply.body().size() < sizeof address) result = CUDA_ERROR_UNKNOWN;
   RCUDA_RETURN_IF_ERROR(
-      status_of(result, "allocating " + bytes_text(bytes) + " on " + gpu_of(session)));
+      status_of(result, "cannot allocate " + bytes_text(bytes) + " on " + gpu_of(session)));
   std::memcpy(&address, reply.body().data(), sizeof address);
   return address;
 }
@@ -119,19 +119,20 @@ Status Pair::introduce(const client::DeviceAddress& to) {
   wire::PeerIntroduceBody body{};
   body.link = kLink;
   if (::getrandom(body.token, sizeof body.token, 0) != sizeof body.token) {
-    return Status::from_errno(errno, "getrandom");
+    return Status::from_errno(errno, "cannot make a token for the workers (getrandom)");
   }
   body.port = to.port;
   body.host_bytes = static_cast<uint16_t>(to.host.size());
   body.worker = 1;
   body.connects = 1;
   const auto host = std::as_bytes(std::span(to.host));
-  RCUDA_RETURN_IF_ERROR(status_of(from_->post(route_in(*from_), {body, host}),
-                                  "introducing the destination's worker to the source's worker"));
+  RCUDA_RETURN_IF_ERROR(
+      status_of(from_->post(route_in(*from_), {body, host}),
+                "cannot introduce the destination's worker to the source's worker"));
   body.worker = 0;
   body.connects = 0;
   return status_of(to_->post(route_in(*to_), {body, host}),
-                   "introducing the source's worker to the destination's worker");
+                   "cannot introduce the source's worker to the destination's worker");
 }
 
 Result<Pair::Forecast> Pair::forecast(Session& session, uint64_t bytes) {
@@ -145,7 +146,8 @@ Result<Pair::Forecast> Pair::forecast(Session& session, uint64_t bytes) {
   wire::PeerPlanReply plan{};
   constexpr size_t kHead = sizeof plan - sizeof plan.header;
   if (answer.size() < kHead)
-    return Status::from_cuda(result, "requesting the plan for a copy of " + bytes_text(bytes));
+    return Status::from_cuda(result,
+                             "the source's worker sent no plan for a copy of " + bytes_text(bytes));
   std::memcpy(reinterpret_cast<std::byte*>(&plan) + sizeof plan.header, answer.data(), kHead);
   Forecast forecast{plan.predicted_us, plan.measured != 0, {}, {}};
   const size_t text = std::min<size_t>(plan.text_bytes, answer.size() - kHead);
@@ -188,20 +190,20 @@ Result<double> Pair::copy_us(uint64_t bytes) {
   body.height = body.depth = 1;
   const Clock::time_point begin = Clock::now();
   RCUDA_RETURN_IF_ERROR(
-      status_of(from_->post(route_in(*from_), body), "starting a copy on the source's server"));
+      status_of(from_->post(route_in(*from_), body), "cannot start a copy on the source's server"));
   body.flags = 0;
   body.address = destination_;
   body.word = word.get().index;
   body.sequence = word.get().sequence;
-  RCUDA_RETURN_IF_ERROR(
-      status_of(to_->post(route_in(*to_), body), "starting a copy on the destination's server"));
+  RCUDA_RETURN_IF_ERROR(status_of(to_->post(route_in(*to_), body),
+                                  "cannot start a copy on the destination's server"));
   // Polls: a sleeping thread would notice the end of the copy late.
   CUresult result = CUDA_SUCCESS;
   while (!to_->word_reached(word.get(), &result)) {
     if (Clock::now() > begin + kTimeout)
       return Status(Code::kTimeout, "a copy of " + bytes_text(bytes) + " did not end in time");
   }
-  RCUDA_RETURN_IF_ERROR(status_of(result, "a copy of " + bytes_text(bytes)));
+  RCUDA_RETURN_IF_ERROR(status_of(result, "a copy of " + bytes_text(bytes) + " failed"));
   return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
 }
 

@@ -33,8 +33,9 @@ constexpr std::array kFiles{
     std::pair{"RCUDA_TLS_CERTIFICATE", "/certificate.pem"},
     std::pair{"RCUDA_TLS_AUTHORITIES", "/authorities.pem"},
 };
-// Variables that are not passed to a container. For the pool and the files, a container gets other
-// values. The other variables name files of this machine.
+// The beginnings of variables that are not passed to a container. The container gets other values
+// for the pool and the credential files. The other variables are for servers, or name files of this
+// machine.
 constexpr std::array<std::string_view, 8> kNotPassed{
     "RCUDA_DEVICE",       "RCUDA_SERVER_",    "RCUDA_DRIVER",          "RCUDA_PLUGIN_DIR",
     "RCUDA_MUNGE_SOCKET", "RCUDA_TOKEN_FILE", "RCUDA_TLS_CERTIFICATE", "RCUDA_TLS_AUTHORITIES"};

@@ -15,14 +15,14 @@
 
 namespace rcuda::tools {
 
-// The NCCL library. It is preloaded as well, if it is in the folder with the client library's usual
-// names.
+// The file name of the NCCL library. rcuda-run preloads this library, too, if the folder with the
+// client library's usual names contains it.
 inline constexpr char kNcclName[] = "libnccl.so.2";
 
-// `client`: the library. `names`: the folder with the library's usual names, which is the library's
-// own folder or a folder in it. Reads the pool and the settings from the environment, which no
-// other thread may change. Blocks only for the file system; does not query servers. kNotFound if no
-// GPUs are named; other errors name the variable.
+// `client`: the client library. `names`: the folder with the library's usual names, which is the
+// library's own folder or a folder in it. Reads the pool and the settings from the environment,
+// which no other thread may change. Blocks only for the file system; does not query servers.
+// kNotFound if no GPUs are named; other errors name the variable.
 Result<std::string> cdi_specification(const std::filesystem::path& client,
                                       const std::filesystem::path& names);
 

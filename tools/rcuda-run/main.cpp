@@ -219,7 +219,7 @@ int run_on_own_server(const Options& options, const fs::path& client) {
   std::cout << "demo: started " << binary.string() << " on port " << server->port()
             << "\ndemo: rcuda-run --devices " << pool << " -- " << options.program[0] << std::endl;
   const pid_t child = ::fork();
-  if (child < 0) return fail(std::string("fork: ") + std::strerror(errno), 1);
+  if (child < 0) return fail(std::string("cannot start the program: ") + std::strerror(errno), 1);
   if (child == 0) {
     setenv("RCUDA_DEVICES", pool.c_str(), 1);
     set_settings(options);

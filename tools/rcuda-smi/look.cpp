@@ -30,7 +30,7 @@ std::vector<Look> look(const std::vector<tools::Server>& servers) {
     } else if (look.error.ok()) {
       look.gpus_error = reports[i].gpus.status();
     }
-    // A server without idle workers may have found its GPUs only for the GPU query.
+    // The status may lack the GPUs if the server had no idle worker before the GPU query.
     if (!look.status.devices.empty()) continue;
     for (const wire::GpuReport::Gpu& gpu : look.gpus.gpus) {
       look.status.devices.push_back({gpu.ordinal, gpu.name, gpu.total_bytes});

@@ -7,7 +7,7 @@
 //   rcuda-smi top node1 node2     their activity, every two seconds
 //   rcuda-smi topo node1 node2    the paths between their GPUs, measured
 //   rcuda-smi end node1 4711      ends the session of worker 4711
-//   rcuda-smi park node1 4711     moves the GPU memory of its session to the host
+//   rcuda-smi park node1 4711     moves the GPU memory of this session to the host
 //   rcuda-smi wake node1 4711     moves this memory back
 //   rcuda-smi move node1 4711     parks this session, and lets it wake on another GPU
 //   rcuda-smi drain node1         no new sessions; waits until the server has stopped
@@ -69,9 +69,9 @@ Status check_server(const std::string& name) { return tools::parse_server(name).
 // `name`: accepted by check_server().
 Server server_of(const std::string& name) { return tools::parse_server(name).value(); }
 
-// Returns an error for a word that is probably a misspelt command: it has no address, and is the
-// only word or similar to a command. Any other word without an address counts as a host, whose
-// error show() prints.
+// Returns an error for a word that is probably a misspelt command: the word does not resolve to an
+// address, and is the only word or is similar to a command. Any other word without an address
+// counts as a host, whose error show() prints.
 Status check_hosts(const std::vector<std::string>& words,
                    const std::vector<std::string>& commands) {
   for (const std::string& word : words) {

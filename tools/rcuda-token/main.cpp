@@ -131,7 +131,7 @@ Result<std::string> choose_user(const std::string& wanted, const server::Roles& 
   if (own == 0 || uid == own) return identity::user_name(uid);
   return Status(Code::kDenied, "only root can make a token for " + wanted + ": a server of " +
                                    identity::user_name(own) +
-                                   " runs all sessions as that user and cannot act for " +
+                                   " runs all sessions as its own user and cannot act for " +
                                    "another user; run \"sudo rcuda-token create --user " + wanted +
                                    "\" for a server that runs as root");
 }

@@ -20,7 +20,8 @@ bool is_lease(std::string_view text) {
   return text.size() == 8 && text.find_first_not_of("0123456789abcdef") == text.npos;
 }
 
-// Adds the devices of a text such as "gpu1:0-3,6" to the grant. Returns false if it is malformed.
+// Adds the devices of a text such as "gpu1:0-3,6" to the grant. Returns false if the text is
+// malformed.
 bool add_server(std::string_view text, Grant* grant) {
   const size_t colon = text.rfind(':');
   if (colon == text.npos || colon == 0) return false;
