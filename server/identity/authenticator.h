@@ -60,7 +60,7 @@ class Authenticator {
   // Users and certificates, as settings, files and the user database name them.
   struct Trust {
     ServedUsers served;  // operators included
-    // Whether a token is enough for a session: the setting users names no users.
+    // Whether a token is enough for a session. True if the setting users is empty.
     bool takes_all_tokens = false;
     ServedUsers operators;
     std::optional<identity::Certificate> certificate;

@@ -235,10 +235,11 @@ Result<Token> create_token(const std::string& path, const NewToken& wanted, Seco
   RCUDA_ASSIGN_OR_RETURN(const Hash hash, identity::hash_of(token.secret));
   tokens.push_back({token.id, wanted.user, hash, now, wanted.expires, wanted.label, wanted.roles});
   if (!can_be_stored(tokens.back())) {
-    return Status(Code::kInvalidArgument,
-                  "the token cannot be stored: its user may have no spaces, its label may have no "
-                  "control characters and may not begin with \"role:\", and it may not expire "
-                  "after the year 9999");
+    return Status(
+        Code::kInvalidArgument,
+        "the token cannot be stored: its user may not contain spaces, its label may not contain "
+        "control characters or begin with \"role:\", and it may not expire "
+        "after the year 9999");
   }
   RCUDA_RETURN_IF_ERROR(identity::replace_private_file(path, format_tokens(tokens)));
   return token;

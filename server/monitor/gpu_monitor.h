@@ -42,7 +42,8 @@ class GpuMonitor {
   explicit GpuMonitor(Read read = from_nvml()) : read_(std::move(read)), readings_(1) {}
 
   // Sets `sample` to the latest sample and returns true, if that sample is fresh at `asked`.
-  // Otherwise takes a new sample and returns false; descriptor() becomes readable when it is there.
+  // Otherwise takes a new sample and returns false; descriptor() becomes readable when the new
+  // sample is there.
   bool find(const std::string& driver_path, const std::vector<GpuName>& gpus,
             Clock::time_point asked, std::shared_ptr<const GpuSample>* sample);
   int descriptor() const { return readings_.descriptor(); }

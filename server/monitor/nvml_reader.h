@@ -1,5 +1,5 @@
 // NvmlReader: reads the figures of GPUs from the NVML of this machine's driver. NVML is opened at
-// run time; a machine may have none.
+// run time, because a machine may lack it.
 //
 // Threads: one at a time. Blocking: as NVML, which calls the kernel's driver: milliseconds; seconds
 // for the first call while no program uses the GPU; longer with a broken GPU. Errors: open() says
@@ -30,7 +30,7 @@ struct GpuSample {
   struct Gpu {
     bool known = false;  // NVML knows the GPU
     // The members that NVML reports: figures, texts, paths, PCI numbers, and the whole device's
-    // memory. find_adapters() adds the nearest adapter. The rest is empty.
+    // memory. find_adapters() adds the nearest adapter. The other members are empty.
     wire::GpuReport::Gpu told;
     // A size that NVML does not know (NVML_VALUE_NOT_AVAILABLE).
     static constexpr uint64_t kNotAvailable = ~uint64_t{0};

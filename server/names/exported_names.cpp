@@ -43,7 +43,7 @@ Note to_note(const wire::ExportNote& bytes) {
 Result<wire::ExportNumber> make_export_number() {
   wire::ExportNumber number;
   if (::getrandom(number.data(), number.size(), 0) != static_cast<ssize_t>(number.size())) {
-    return Status::from_errno(errno, "getrandom");
+    return Status::from_errno(errno, "reading random bytes for an export's name (getrandom)");
   }
   return number;
 }

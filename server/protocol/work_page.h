@@ -4,8 +4,8 @@
 //
 // The daemon makes the page and passes it on with the session. A worker may write any values, so
 // the daemon trusts none of them: it reports them to people, and bounds those on which it acts.
-// Threads: one of each side writes, any read. Blocking: none. Errors: those of the system;
-// kProtocol for memory that is not such a page.
+// Threads: one thread of each side writes, any thread may read. Blocking: none. Errors: those of
+// the system; kProtocol for memory that is not such a page.
 #pragma once
 
 #include <array>

@@ -58,7 +58,7 @@ Result<Ledger> Ledger::make() {
 
 Result<Ledger> Ledger::restore(UniqueFd memory) {
   auto all = map_file_as<std::byte>(memory.get(), 0, kAllBytes, PROT_READ | PROT_WRITE);
-  if (!all) return Status::from_errno(errno, "mapping a ledger");
+  if (!all) return Status::from_errno(errno, "mapping a ledger of memory use");
   return Ledger(std::move(memory), std::move(all), nullptr);
 }
 
@@ -71,10 +71,10 @@ Result<Ledger> Ledger::open(UniqueFd memory, uint32_t own_slot) {
   const UniqueFd reader(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!reader) return Status::from_errno(errno, "opening a ledger of memory use");
   auto all = map_file_as<std::byte>(reader.get(), 0, kAllBytes, PROT_READ);
-  if (!all) return Status::from_errno(errno, "mapping a ledger");
+  if (!all) return Status::from_errno(errno, "mapping a ledger of memory use");
   auto own = map_file_as<Page>(memory.get(), (1 + uint64_t{own_slot}) * kPageBytes, kPageBytes,
                                PROT_READ | PROT_WRITE);
-  if (!own) return Status::from_errno(errno, "mapping a ledger");
+  if (!own) return Status::from_errno(errno, "mapping a ledger of memory use");
   return Ledger({}, std::move(all), std::move(own));
 }
 

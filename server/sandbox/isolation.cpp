@@ -82,7 +82,7 @@ bool is_only(const std::string& path, const SessionGrant& grant) {
 Result<bool> all_changed(const SessionGrant& grant) {
   constexpr char kThreads[] = "/proc/self/task";
   DIR* const folder = ::opendir(kThreads);
-  if (!folder) return Status::from_errno(errno, kThreads);
+  if (!folder) return Status::from_errno(errno, "listing the worker's threads in /proc/self/task");
   bool all = true;
   while (const dirent* entry = ::readdir(folder)) {
     if (entry->d_name[0] == '.') continue;
@@ -172,7 +172,7 @@ Status isolate_worker(const SessionGrant& grant, CallFilter filter) {
   if (::geteuid() == 0 && grant.uid != 0) RCUDA_RETURN_IF_ERROR(become_user(grant));
   // A process that has changed its user is already not dumpable. The call covers the other cases.
   if (!grant.own_user && ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) {
-    return Status::from_errno(errno, "PR_SET_DUMPABLE");
+    return Status::from_errno(errno, "making the worker not dumpable (PR_SET_DUMPABLE)");
   }
   RCUDA_RETURN_IF_ERROR(filter_calls(filter));
   RCUDA_RETURN_IF_ERROR(limit(RLIMIT_CORE, 0, "RLIMIT_CORE"));
@@ -195,7 +195,7 @@ Status become_user_of(pid_t process) {
   if (::geteuid() != 0) return {};
   const std::string path = "/proc/" + std::to_string(process) + "/status";
   std::ifstream status(path);
-  if (!status.is_open()) return Status::from_errno(errno, path);
+  if (!status.is_open()) return Status::from_errno(errno, "reading " + path);
   SessionGrant grant;
   grant.user = "of process " + std::to_string(process);
   for (std::string line; std::getline(status, line);) {

@@ -237,7 +237,7 @@ class Admission {
   Leases leases_;
   Rules rules_;
   BudgetPointer server_;
-  std::map<std::string, std::weak_ptr<Budget>> budgets_;  // with sessions or applicants
+  std::map<std::string, std::weak_ptr<Budget>> budgets_;  // those with sessions or applicants
   std::list<Applicant*> queue_;                           // in the order of arrival
 };
 

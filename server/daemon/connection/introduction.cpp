@@ -27,8 +27,8 @@ namespace {
 using wire::MessageType;
 
 // How long a connection is spared after it has begun TLS, and after it has finished the handshake.
-// Otherwise a flood from the client's own address would replace it: such a flood replaces all
-// newcomers in some 100 ms.
+// Otherwise a flood of connections from the client's own address would replace this connection: a
+// flood replaces all newcomers in some 100 ms.
 constexpr auto kHandshakeSpared = std::chrono::milliseconds(500);
 constexpr auto kIdentifiedSpared = std::chrono::seconds(1);
 // If the name service takes longer, only the groups of the client's process count for the limits of

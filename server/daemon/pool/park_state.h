@@ -10,8 +10,8 @@
 //
 // The worker moves the memory itself where it can (ParkWay::kWorker). Otherwise a helper
 // (park_helper.h) lets the driver move it (ParkWay::kDriver). If a helper fails and does not report
-// that the process runs as before, the session ends. Sessions that are parked together take each
-// step together. Pure functions.
+// that the worker runs on (ParkExit::kRefused), the session ends. Sessions that are parked together
+// take each step together. Pure functions.
 #pragma once
 
 #include <cstdint>

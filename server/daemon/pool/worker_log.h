@@ -46,7 +46,7 @@ class WorkerLog {
   Clock::time_point resumes_at() const;
   // Writes the lines that have arrived, up to a bound for one call.
   void relay(Clock::time_point now);
-  // Writes the rest after the worker has ended.
+  // Writes the remaining lines after the worker has ended.
   void finish(Clock::time_point now);
 
  private:
