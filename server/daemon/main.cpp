@@ -305,7 +305,8 @@ int list_settings(const Settings& settings) {
 
 int start(int argc, char** argv) {
   open_standard_descriptors();
-  // The reader of stderr may end before the daemon and its workers do (pdsh).
+  // Writing to stderr must not end the daemon or a worker. The reader of stderr may end before them
+  // (pdsh).
   signal(SIGPIPE, SIG_IGN);
   signal(SIGHUP, SIG_IGN);
   Settings settings;

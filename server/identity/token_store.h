@@ -15,8 +15,8 @@
 // create_token() refuses a file with a damaged line, because it rewrites the file from its tokens;
 // it also drops all comments. revoke_tokens() leaves all other lines as they are.
 //
-// Threads: one per TokenStore. Blocking: for the file system; the editing functions also for each
-// other, in any process. Errors name the file and the remedy.
+// Threads: one per TokenStore. Blocking: for the file system. The editing functions also wait for
+// each other, across processes. Errors name the file and the remedy.
 #pragma once
 
 #include <chrono>
@@ -101,7 +101,8 @@ struct NewToken {
   std::string label;
   Roles roles = Role::kSession;
 };
-// Makes the file and its folders if they are not there. Only the returned token has the secret.
+// Makes the file and its folders if they are not there. The file gets a hash of the secret; only
+// the returned token has the secret.
 Result<identity::Token> create_token(const std::string& path, const NewToken& wanted, Seconds now);
 
 // Revokes the tokens with these ids and, if `user` is not empty, all tokens of this user. Returns

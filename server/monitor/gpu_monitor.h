@@ -36,7 +36,7 @@ class GpuMonitor {
                                                         const std::vector<GpuName>& gpus)>;
   static constexpr auto kFresh = std::chrono::milliseconds(100);
 
-  // Reads NVML, which is opened by the first call.
+  // Returns a function that reads NVML. Its first call opens NVML.
   static Read from_nvml();
   // `read` runs on another thread, perhaps after this object is gone.
   explicit GpuMonitor(Read read = from_nvml()) : read_(std::move(read)), readings_(1) {}

@@ -77,8 +77,9 @@ class ExportedNames {
 
   explicit ExportedNames(Exporter self = {}, Ask ask = ask_daemon)
       : self_(std::move(self)), ask_(std::move(ask)) {}
-  // The user of a name: the program, or the engine of copies between workers, which orders its
-  // copies with the program's streams itself.
+  // The user of a name. kPeers: the engine of copies between workers. Its names do not count for
+  // are_used() and has_exported(), because the engine itself orders its copies with the program's
+  // streams.
   enum class User : uint8_t { kProgram, kPeers };
   // Whether the program has exported or imported anything. Once true, it stays true: from then on,
   // another process may observe the progress of the session's streams, through an event or through

@@ -33,7 +33,7 @@ struct SessionGrant {
   // The client has proved to be the daemon's own user. This user may reach all that the worker
   // holds.
   bool own_user = false;
-  // Limits of the process, where no cgroup limits the session; 0: none.
+  // Limits of the worker's process, used if no cgroup limits the session; 0: no limit.
   uint64_t most_data_bytes = 0;
   uint64_t most_processes = 0;        // of the user, threads included
   std::vector<Allowance> allowances;  // each with a LedgerMemory message, in this order

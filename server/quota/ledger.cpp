@@ -27,7 +27,7 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
 }  // namespace
 
-// At the beginning of the memory; the slots' pages follow. Only the daemon writes it.
+// The beginning of the memory. The slots' pages follow. Only the daemon writes the header.
 struct Ledger::Header {
   // One more than the highest slot that was ever used. Sums read no further.
   std::atomic<uint32_t> slots;
@@ -46,7 +46,7 @@ const Ledger::Page& Ledger::page(uint32_t slot) const {
   return *reinterpret_cast<const Page*>(all_.get() + (1 + size_t{slot}) * kPageBytes);
 }
 
-// A worker can write one page only.
+// In a worker, returns the only page that the worker can write: its own.
 Ledger::Page& Ledger::own(uint32_t slot) { return own_ ? *own_ : const_cast<Page&>(page(slot)); }
 
 Result<Ledger> Ledger::make() {

@@ -207,8 +207,8 @@ Status filter_calls(CallFilter filter) {
   const auto install = [&](unsigned flags) {
     return ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program);
   };
-  // Without SPEC_ALLOW, kernels before 5.16 also slow down all memory accesses. The oldest of these
-  // kernels do not know the flag.
+  // Without SPEC_ALLOW, kernels before 5.16 turn on mitigations that slow down all memory accesses.
+  // The oldest of these kernels do not know the flag.
   long failed = install(SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_SPEC_ALLOW);
   if (failed < 0 && errno == EINVAL) failed = install(SECCOMP_FILTER_FLAG_TSYNC);
   if (failed > 0) {

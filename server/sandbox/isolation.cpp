@@ -94,7 +94,7 @@ Result<bool> all_changed(const SessionGrant& grant) {
 }
 
 // The C library changes the threads that it knows; any other thread would remain root's. It also
-// skips threads that are ending, so this waits until they have ended.
+// skips threads that are ending, so this function waits until they have ended.
 Status check_threads(const SessionGrant& grant) {
   const auto deadline = std::chrono::steady_clock::now() + kThreadsEnd;
   for (;;) {
@@ -107,9 +107,9 @@ Status check_threads(const SessionGrant& grant) {
                 "a thread of the worker did not become user " + grant.user + " in time");
 }
 
-// Gives the user the pipes whose two ends are in this process. They are the driver's: its
-// cuCheckpointProcess* open them through /proc/PID/fd, as the user. A pipe belongs to the user that
-// made it, and the driver made these as root.
+// Gives the user the pipes whose two ends are in this process: the driver's pipes. The driver made
+// them as root, so they belong to root. But the driver's cuCheckpointProcess* later open them
+// through /proc/PID/fd as the user.
 void own_pipes(uid_t user, gid_t group) {
   DIR* const folder = ::opendir("/proc/self/fd");
   if (!folder) return;
@@ -163,7 +163,7 @@ Status limit(int resource, uint64_t most, const char* name) {
       now.rlim_max <= most) {
     return {};
   }
-  return Status::from_errno(errno, std::string("setting ") + name);
+  return Status::from_errno(errno, std::string("setting the worker's limit ") + name);
 }
 
 }  // namespace

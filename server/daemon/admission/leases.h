@@ -87,8 +87,8 @@ class Leases {
   std::vector<LostClient> in_the_way(const Lease& wish, uint32_t count,
                                      const std::vector<uint32_t>& offered,
                                      const std::vector<Use>& uses, Time now) const;
-  // Sets another end of the lease with this id, or if `id` is empty, with this job. kNotFound if
-  // there is no such lease.
+  // Changes the end of the lease with this id, or, if `id` is empty, of the lease with this job.
+  // kNotFound if there is no such lease.
   Result<Lease> extend(const std::string& id, const std::string& job, std::optional<Time> until);
   // Returns the lease that it has removed; none if there was no such lease.
   std::optional<Lease> revoke(const std::string& id, const std::string& job);

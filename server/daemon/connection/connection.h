@@ -92,7 +92,7 @@ class Connection {
   const AccountKey& account() const { return *proof_->account; }
   bool is_in_container() const;
   // Whether the client speaks TLS and is not identified yet. Such a client costs the daemon
-  // calculations or a process.
+  // signatures, and may cost it a new door.
   bool is_stranger() const;
   // Whether the daemon must make or check a signature for the client's next message.
   bool owes_proof() const { return passage_ && !identity_; }

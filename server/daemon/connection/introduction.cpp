@@ -37,8 +37,8 @@ constexpr auto kLongestWaitForGroups = Connection::kLongestExamination;
 constexpr auto kLongestLookUp = std::chrono::seconds(4);  // of the user of a lease
 
 // kLookAgain: the pause before the daemon reads again, while bytes of an incomplete message stay in
-// the socket. kAskAgain: the pause before it asks for a door again. It is not shorter, because up
-// to 2048 clients may wait for a door.
+// the socket. kAskAgain: the pause before the daemon asks for a door again. It is longer than
+// kLookAgain, because up to 2048 clients may wait for a door.
 constexpr auto kLookAgain = std::chrono::milliseconds(10);
 constexpr auto kAskAgain = std::chrono::milliseconds(20);
 

@@ -61,7 +61,7 @@ constexpr bool may_follow(ParkState from, ParkState to) {
 // Whether the session's memory is off its GPUs, or on its way back to them.
 constexpr bool is_away(ParkState state) { return state >= ParkState::kParked; }
 
-// As rcuda-smi shows it; empty for an active session.
+// The state as rcuda-smi shows it; empty for an active session.
 constexpr const char* to_string(ParkState state) {
   constexpr const char* kNames[] = {"",        "parking", "parking", "parking",
                                     "parking", "parked",  "waiting", "waking"};

@@ -82,8 +82,8 @@ class WorkerPool {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `bases`: of this server's workers. Servers with different bases do not clash in one client.
-  // `port`: where other workers look up the exports of this server's workers.
+  // `bases`: of this server's workers. A client can use several servers only if their workers have
+  // different bases. `port`: where other workers look up the exports of this server's workers.
   WorkerPool(const Settings& settings, const Bases& bases, uint16_t port = 0);
   ~WorkerPool();
 
@@ -95,7 +95,8 @@ class WorkerPool {
   // door. Such a child is not ended.
   void adopt_orphans(std::function<bool(pid_t)> is_other);
 
-  // Opens the cgroup of the settings, if it can. An error names RCUDA_SERVER_CGROUP.
+  // Opens the cgroup that the settings name. With `auto` and no delegated cgroup, the workers get
+  // no cgroups. An error names RCUDA_SERVER_CGROUP.
   Status prepare();
   // Whether prepare() would find the cgroup of the settings. Changes nothing.
   static Status check_cgroup(const Settings& settings);
@@ -168,14 +169,15 @@ class WorkerPool {
   // its owner does not pass `may_end`.
   using MayUse = std::function<bool(const Identity& owner)>;
   Status end_session(uint32_t worker_pid, const MayUse& may_end, const std::string& why);
-  // worker_pool_park.cpp: begin to park or wake the session of that worker. kUnavailable if its
-  // state does not allow that, kNotFound as end_session(). report() shows the outcome.
+  // worker_pool_park.cpp: begin to park or wake the session of that worker. kUnavailable if the
+  // session's state does not allow that, kNotFound in the same cases as end_session(). report()
+  // shows the outcome.
   Status park_session(uint32_t worker_pid, const MayUse& may_park, const Identity& by);
   Status wake_session(uint32_t worker_pid, const MayUse& may_wake, const Identity& by);
   // worker_pool_move.cpp: makes a parked session wake on the GPU `to` instead of `from`. `from` may
-  // be left out if the session has one GPU. Without `to`, chooses the GPU with the fewest sessions
-  // of those that pass `may_take`. Returns the GPU. kUnavailable if the move is not possible now,
-  // kInvalidArgument if it never is.
+  // be left out if the session has one GPU. Without `to`, chooses, of the GPUs that pass
+  // `may_take`, the GPU with the fewest sessions. Returns the GPU. kUnavailable if the move is not
+  // possible now, kInvalidArgument if it never is.
   Result<uint32_t> move_session(uint32_t worker_pid, std::optional<uint32_t> from,
                                 std::optional<uint32_t> to,
                                 const std::function<bool(uint32_t gpu)>& may_take,
@@ -376,8 +378,8 @@ class WorkerPool {
   Status start_moving(const std::vector<Worker*>& members, ParkTask task);
   uint64_t may_keep(const Worker& worker) const;
   void wake_waiting(GpuMonitor& monitor, Clock::time_point now);
-  // `may_displace`: other sessions may be parked for the members. `is_first`: no other session
-  // waits for the members' devices.
+  // `may_displace`: other sessions may be parked for the members. `is_first`: no earlier session in
+  // the queue waits for the members' devices.
   void wake_if_room(const std::vector<Worker*>& members, GpuMonitor& monitor, Clock::time_point now,
                     bool may_displace, bool is_first);
   void end_helpers();

@@ -209,7 +209,7 @@ void WorkerPool::park_idle(Worker& worker) {
   if (!due || now < *due) return;
   worker.park.tried_at = worker.work->used_at();
   worker.park.try_at.reset();
-  // All sessions that are parked with it must be idle too.
+  // All sessions that would be parked with this session must be idle too.
   for (const Worker* const member : connected_with(worker)) {
     const auto due_too = park_due(*member);
     if (member == &worker || (due_too && now >= *due_too)) continue;
@@ -406,7 +406,7 @@ void WorkerPool::wake_if_room(const std::vector<Worker*>& members, GpuMonitor& m
   for (Worker* const member : members) {
     member->park.waits_since = member->park.since;
     enter(*member, ParkState::kWaking);
-    member->park.keeps_room = false;  // its state keeps the room from now on
+    member->park.keeps_room = false;  // the state kWaking keeps the room from now on
   }
 }
 
