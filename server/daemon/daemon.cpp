@@ -167,7 +167,7 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
   doors_.add_descriptors(&items);
   const auto wait = std::min(longest_wait, time_to_next_deadline());
   if (::poll(items.data(), items.size(), static_cast<int>(wait.count())) < 0 && errno != EINTR) {
-    return Status::from_errno(errno, "poll");
+    return Status::from_errno(errno, "waiting for clients and workers (poll)");
   }
   if (items[0].revents && !take_signal()) return false;
   if (items[1].revents || items[2].revents) authenticator_.acknowledge();

@@ -20,9 +20,9 @@
 //                   client that waits.
 //                   Has the daemon's rights until it has a session. Then it becomes the session's
 //                   user, and can start neither programs nor processes (isolation.h), before it
-//                   reads anything of the client. Contexts, faults and addresses of the session
-//                   belong to it alone. Ends with its session, by a StopRequest, and when the
-//                   daemon has died.
+//                   reads anything of the client. No other session shares its contexts, faults
+//                   and addresses. Ends with its session, by a StopRequest, and when the daemon
+//                   has died.
 //     main            starts the driver, then executes commands (session_loop.h)
 //     rcuda-daemon    listens to the daemon (daemon_listener.h)
 //     rcuda-end-watch ends a session whose client is gone, or that does not end (end_watch.h)
@@ -161,7 +161,8 @@ int run_daemon(Settings& settings, int ready, Daemon::Start start) {
   sigprocmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGHUP, SIG_DFL);  // an ignored signal does not reach the signalfd
   const UniqueFd arrived(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!arrived) return report(Status::from_errno(errno, "signalfd"));
+  if (!arrived)
+    return report(Status::from_errno(errno, "making a descriptor for signals (signalfd)"));
   Daemon daemon(settings, arrived.get(), ready, std::move(start));
   const Status status = daemon.run();
   return status.ok() ? 0 : report_start(status);
@@ -304,7 +305,8 @@ int list_settings(const Settings& settings) {
 
 int start(int argc, char** argv) {
   open_standard_descriptors();
-  // The reader of stderr may end before the daemon and its workers do (pdsh).
+  // Writing to stderr must not end the daemon or a worker. The reader of stderr may end before them
+  // (pdsh).
   signal(SIGPIPE, SIG_IGN);
   signal(SIGHUP, SIG_IGN);
   Settings settings;

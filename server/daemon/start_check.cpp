@@ -122,10 +122,11 @@ Status listen_failure(const Settings& settings, const Status& status) {
 
 Status check_exposure(const Settings& settings, const Listener& listener) {
   if (settings.security.get() != "insecure" || listener.is_private) return {};
-  return Status(Code::kInvalidArgument,
-                "--insecure with the public address " + listener.address +
-                    ": everybody who reaches it could run code here. Listen on a private address, "
-                    "or say --security insecure-public");
+  return Status(
+      Code::kInvalidArgument,
+      "--insecure with the public address " + listener.address +
+          ": every program that reaches this address could run code on this machine. Listen "
+          "on a private address, or say --security insecure-public");
 }
 
 Status check_start(const Settings& settings) {

@@ -212,7 +212,7 @@ bool take_clients(const tls::Acceptor& acceptor, std::list<Client>* clients) {
       clients->emplace_back(std::move(stream.front()), std::move(socket.front()),
                             std::move(connection).value());
     } catch (const std::bad_alloc&) {
-      continue;  // drops this client only, as goes_on()
+      continue;  // drops only this client, as goes_on() does
     }
   }
   return true;

@@ -34,8 +34,8 @@
 
 namespace rcuda::server {
 
-// The option that runs the daemon's binary as a door, and the number of the door's control socket:
-// its only descriptor besides stderr.
+// The option that runs the daemon's binary as a door, and the number of the door's control socket.
+// Besides the standard descriptors, a door has only this descriptor at its start.
 inline constexpr char kDoorOption[] = "--door";
 inline constexpr int kDoorControl = 3;
 

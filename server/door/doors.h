@@ -16,11 +16,11 @@
 //   bytes         a door can read and change the messages of its own clients
 //
 // So an attacker who has taken a door over has the sessions of users that connect through it at
-// that time. An attacker who can also intercept connections of other clients gains more: it ends
-// the TLS of such a client itself, and the door reports the values of that handshake as those of
-// its own connection. The daemon signs and examines proofs for all connections of a door, so this
-// works for clients of any origin. In their sessions, the attacker then acts as these users towards
-// the server, and as the server towards them.
+// that time. An attacker who can also intercept connections of other clients gains more: the
+// attacker makes the TLS handshake with such a client, and the door reports the values of this
+// handshake for one of its own connections. The daemon signs and examines proofs for all
+// connections of a door, so this works for clients of any origin. In a session of such a client,
+// the attacker acts as the client towards the server, and as the server towards the client.
 //
 // Bounds. A known client is a client that has proved its identity. At most `most` doors are for
 // origins without a known client. A further door replaces, in this order:
@@ -28,8 +28,8 @@
 //   2. a door that is no longer spared (kSpared after its first client), if its network (/24 of
 //      IPv4, /48 of IPv6) has at least as many doors as the new door's network
 //   3. a door that is spared, if its network has at least two doors more than the new door's
-// An origin with a known client keeps its door while it has connections. A door that is ending does
-// not count, although it may still send. kMostStarts and kStartsInSecond limit the starts of a
+// A door with a known client is not replaced until its last connection ends. A door that is ending
+// does not count, although it may still send. kMostStarts and kStartsInSecond limit the starts of a
 // network.
 //
 // Descriptors (common/base/passed_descriptors.h): the daemon receives none from a door. The
@@ -116,7 +116,7 @@ class Doors {
     uint64_t network = 0;  // network_of(origin)
     bool known = false;    // one of its clients has proved its identity
     Clock::time_point spared_until{};
-    Clock::time_point full_until{};  // until then it is not asked to take a client
+    Clock::time_point full_until{};  // until then the door gets no client
     std::optional<Clock::time_point> idle_since;
   };
   using List = std::vector<std::shared_ptr<Door>>;

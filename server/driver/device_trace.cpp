@@ -17,8 +17,8 @@ constexpr size_t kMostPending = 4096;
 
 }  // namespace
 
-// Records a new anchor if the last anchor is too old. Its stream has no other work, so the event
-// completes immediately, and its time is about now.
+// Records a new anchor if the last anchor is too old. The anchor's stream has no other work, so the
+// event completes immediately, and the event's time is about now.
 bool DeviceTrace::take_anchor(Context& context) {
   const Clock::time_point begin = Clock::now();
   if (context.anchor && begin - context.anchor->time < kAnchorAge) return true;

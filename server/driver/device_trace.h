@@ -61,16 +61,17 @@ class DeviceTrace {
   };
 
   bool take_anchor(Context& context);
-  void destroy_events(const Work& work);  // also if the work was not measured
+  void destroy_events(const Work& work);  // skips events that do not exist
   bool finish(const Work& work, std::vector<wire::TraceEvent>* events);
 
   const api::DriverTable& driver_;
   SessionObjects& objects_;
   std::unordered_map<wire::ObjectId, Context> contexts_;
-  std::unordered_map<uint64_t, std::deque<Work>> queues_;  // by SessionStream::key; none is empty
+  std::unordered_map<uint64_t, std::deque<Work>>
+      queues_;  // by SessionStream::key; no queue is empty
   size_t pending_ = 0;
   SessionStream stream_;  // of the command between before() and after()
-  Work open_;             // of the same command; start is null if it is not measured
+  Work open_;             // of this command; start is null if it is not measured
 };
 
 }  // namespace rcuda::server

@@ -93,8 +93,9 @@ CUresult guard_cuMemAddressReserve(WindowGuard& guard, CUdeviceptr* address, siz
                                    size_t alignment, CUdeviceptr hint, unsigned long long flags) {
   const api::DriverTable& driver = guard.driver;
   CUresult result = driver.cuMemAddressReserve(address, bytes, alignment, hint, flags);
-  // If the hint is in use, the driver looks upwards only: on an H100, up to the end of the user's
-  // addresses, which are closed here.
+  // If the hint is in use, the driver searches only above the hint (on an H100, up to the end of
+  // user space), and finds only addresses that the fence has closed. Without a hint, it searches
+  // all addresses from the bottom up.
   if (result == CUDA_ERROR_OUT_OF_MEMORY && hint != 0) {
     result = driver.cuMemAddressReserve(address, bytes, alignment, 0, flags);
   }

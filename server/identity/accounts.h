@@ -1,4 +1,5 @@
-// Accounts: the users of this machine by number or name, with their groups, without waiting.
+// Accounts: looks up users of this machine by number or name, with their groups, and does not block
+// the caller.
 //
 // The name service of getpwnam() may query another machine and take long, and the daemon has one
 // thread. So threads of this class query it, and answers are kept: an account for a minute, an
@@ -50,7 +51,8 @@ class Accounts {
   explicit Accounts(LookUp look_up = look_up_account)
       : look_up_(std::move(look_up)), lookups_(kMostAtOnce) {}
 
-  // The answer, or nothing while it is being looked up: descriptor() becomes readable afterwards.
+  // Returns the answer, or nothing while the name service is being asked. descriptor() becomes
+  // readable when the answer is there.
   std::optional<Result<Account>> find(const AccountKey& key, Clock::time_point now);
   // Later calls of find() ask the name service again.
   void forget() { kept_.clear(); }

@@ -254,7 +254,7 @@ std::optional<Result<Identity>> Authenticator::identify(Proof& proof, const std:
     identity.roles = proof.roles;
     return Result<Identity>(std::move(identity));
   };
-  // Without the role for sessions, the client needs no user's rights.
+  // A client without the role for sessions starts no session, so it needs no account.
   if (proof.roles && !proof.roles->has(Role::kSession)) return without_account();
   const std::optional<Result<Account>> account = accounts_.find(*proof.account, now);
   if (!account) return std::nullopt;

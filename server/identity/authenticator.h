@@ -47,7 +47,8 @@ struct Proof {
   std::string answer;                 // for the message Authenticated
 };
 
-// The files with the certificate and with the tokens: of the settings, or the default ones.
+// The files of the certificate and of the tokens: those that the settings name, or the default
+// files.
 std::string certificate_file(const Settings& settings);
 std::string tokens_file(const Settings& settings);
 
@@ -57,10 +58,10 @@ class Authenticator {
 
   explicit Authenticator(const Settings& settings);
 
-  // Users and certificates, as settings, files and the user database name them.
+  // The users and certificates that settings, files and the user database name.
   struct Trust {
     ServedUsers served;  // operators included
-    // Whether a token is enough for a session: the setting users names no users.
+    // Whether a token is enough for a session. True if the setting users is empty.
     bool takes_all_tokens = false;
     ServedUsers operators;
     std::optional<identity::Certificate> certificate;
@@ -76,12 +77,12 @@ class Authenticator {
   // the new settings of this server. Does not change this object: pass the result to set(), which
   // applies it to clients that have not identified themselves yet. Call read() after open().
   Result<Trust> read(const Settings& settings, MissingKey missing = MissingKey::kIsMade) const;
-  // Also forgets the groups of users, which are then looked up again.
+  // Also forgets the groups of users, so that they are looked up again.
   void set(Trust trust);
 
   // Whether the server has a certificate.
   bool speaks_tls() const { return trust_.certificate.has_value(); }
-  // Whether clients of other machines may do without encryption and proof.
+  // Whether clients of other machines need neither encryption nor proof.
   bool allows_anybody() const { return security_ == wire::Security::kNone; }
   const ServedUsers& served() const { return trust_.served; }  // operators included
   // Whether an identified client may have a session by the present settings: set() may have changed

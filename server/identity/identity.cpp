@@ -23,7 +23,7 @@ Status check_role(const Identity& who, wire::MessageType type) {
   }
   const std::string role = is_session ? "session" : "operator";
   return Status(Code::kDenied, "the role of the client's token is " + who.roles->text() + ", but " +
-                                   (is_session ? "sessions" : "changes and leases") +
+                                   (is_session ? "sessions" : "changes of the server and leases") +
                                    " need the role " + role + ": \"rcuda-token create --role " +
                                    role + "\" on the server's machine makes such a token");
 }

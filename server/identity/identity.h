@@ -59,8 +59,8 @@ std::string user_text(uid_t user);
 
 // The process at the other end of a Unix socket, as it was when it connected: its effective user
 // and group, and its own supplementary groups. So a session has the rights of the process: it lacks
-// rights that the process has given up, or that the user's account has gained since. No name
-// service is needed. The name is user_text().
+// the rights that the process has given up, and the rights that the user's account has gained since
+// the process started. No name service is needed. The name is user_text().
 Result<Identity> identity_of_local(int socket);
 
 }  // namespace rcuda::server

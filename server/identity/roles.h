@@ -1,5 +1,6 @@
-// Roles: the rights that a token gives its holder. A token has at least one role, so a tool that
-// only observes servers need not hold a user's rights. docs/security.md has the table.
+// Roles: the rights that a token gives its holder. A token has one or more roles. For example, a
+// tool that only observes servers gets a token that cannot start sessions. docs/security.md has the
+// table.
 //
 // Plain values; any thread. Nothing blocks.
 #pragma once

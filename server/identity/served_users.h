@@ -29,7 +29,7 @@ class ServedUsers {
   bool serves_everybody() const { return everybody_; }
   // Whether the list itself names root. (Every server serves root, listed or not.)
   bool names_root() const { return names_root_; }
-  // Returns the group if root, this server's user and the group's members are all that is served.
+  // Returns the group if the server serves only root, its own user and the members of one group.
   std::optional<gid_t> only_group() const;
   // "root (uid 0), ada (uid 1000), group gpu (gid 44)"; "every user". Asks the name service.
   std::string text() const;

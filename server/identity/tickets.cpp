@@ -13,7 +13,7 @@ Result<wire::Ticket> Tickets::issue(const Identity& user, const wire::TicketQuer
   forget_expired(now);
   wire::Ticket ticket;
   if (::getrandom(ticket.secret, sizeof ticket.secret, 0) != sizeof ticket.secret) {
-    return Status::from_errno(errno, "getrandom");
+    return Status::from_errno(errno, "reading random bytes for a ticket (getrandom)");
   }
   const auto is_theirs = [&](const Given& given) { return given.user.uid == user.uid; };
   if (std::count_if(tickets_.begin(), tickets_.end(), is_theirs) >=

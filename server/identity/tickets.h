@@ -30,8 +30,8 @@ class Tickets {
   Result<wire::Ticket> issue(const Identity& user, const wire::TicketQuery& connection,
                              Clock::time_point now);
   // Returns the user to whom the ticket was issued, or nothing if the ticket is unknown, used,
-  // expired or for another connection. A known ticket is used up in any case. The time of the call
-  // does not depend on the secret.
+  // expired or for another connection. Each call uses up the ticket, also if it is for another
+  // connection. The time of the call does not depend on the secret.
   std::optional<Identity> redeem(const wire::Ticket& ticket, const wire::TicketQuery& connection,
                                  Clock::time_point now);
   size_t size() const { return tickets_.size(); }

@@ -64,7 +64,7 @@ Result<StoredToken> parse_line(std::string_view line) {
     if (!parse_time(expires, &time)) return refused("the time when it expires is damaged");
     token.expires = time;
   }
-  // In an older file, the roles are here.
+  // Older versions wrote the roles here, after the time of expiry.
   if (!take_roles(&line, &token).ok()) return refused("its roles are not known");
   if (!is_printable(line)) return refused("its label has control characters");
   token.label = line;
@@ -183,7 +183,8 @@ Status TokenStore::load() {
   Result<UniqueFd> file = identity::open_private_file(path_);
   if (!file.ok()) return file.status().code() == Code::kNotFound ? Status() : file.status();
   // fstat() comes before the read, so that the next refresh() notices a change during the read.
-  if (::fstat(file->get(), &read_) != 0) return Status::from_errno(errno, path_);
+  if (::fstat(file->get(), &read_) != 0)
+    return Status::from_errno(errno, "reading the properties of " + path_);
   file_ = *std::move(file);
   RCUDA_ASSIGN_OR_RETURN(const std::string text,
                          identity::read_to_end(file_.get(), path_, kMostBytes));
@@ -235,10 +236,11 @@ Result<Token> create_token(const std::string& path, const NewToken& wanted, Seco
   RCUDA_ASSIGN_OR_RETURN(const Hash hash, identity::hash_of(token.secret));
   tokens.push_back({token.id, wanted.user, hash, now, wanted.expires, wanted.label, wanted.roles});
   if (!can_be_stored(tokens.back())) {
-    return Status(Code::kInvalidArgument,
-                  "the token cannot be stored: its user may have no spaces, its label may have no "
-                  "control characters and may not begin with \"role:\", and it may not expire "
-                  "after the year 9999");
+    return Status(
+        Code::kInvalidArgument,
+        "the token cannot be stored: its user may not contain spaces, its label may not contain "
+        "control characters or begin with \"role:\", and it may not expire "
+        "after the year 9999");
   }
   RCUDA_RETURN_IF_ERROR(identity::replace_private_file(path, format_tokens(tokens)));
   return token;
@@ -246,7 +248,7 @@ Result<Token> create_token(const std::string& path, const NewToken& wanted, Seco
 
 Result<StoredTokens> revoke_tokens(const std::string& path, const std::vector<std::string>& ids,
                                    const std::string& user) {
-  // Without the file, the folder may be missing too, and no lock could be made.
+  // If the file is missing, its folder may be missing too, and the lock cannot be made.
   if (struct stat status; ::stat(path.c_str(), &status) != 0 && errno == ENOENT) {
     return Status(Code::kNotFound, "there are no tokens: the file " + path + " does not exist");
   }

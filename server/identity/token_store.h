@@ -13,10 +13,10 @@
 // line grants nothing, the server's log names it, and the other tokens stay valid, because no token
 // depends on another line.
 // create_token() refuses a file with a damaged line, because it rewrites the file from its tokens;
-// it also loses comments. revoke_tokens() leaves all other lines as they are.
+// it also drops all comments. revoke_tokens() leaves all other lines as they are.
 //
-// Threads: one per TokenStore. Blocking: for the file system; the editing functions also for each
-// other, in any process. Errors name the file and the remedy.
+// Threads: one per TokenStore. Blocking: for the file system. The editing functions also wait for
+// each other, across processes. Errors name the file and the remedy.
 #pragma once
 
 #include <chrono>
@@ -63,12 +63,12 @@ class TokenStore {
  public:
   explicit TokenStore(std::string path) : path_(std::move(path)) {}
 
-  // Reads the file again if it has changed, and logs damaged lines; otherwise costs two system
-  // calls. After an error there are no tokens, and it returns the error until the file changes.
+  // Reads the file again if it has changed, and logs damaged lines; otherwise costs one stat().
+  // After an error there are no tokens, and refresh() returns the error until the file changes.
   Status refresh();
 
   // The rights that a token grants. `mac`: tls::token_proof() as its holder computed it. kDenied if
-  // the token is unknown or expired; only a caller that knows the secret learns that it has
+  // the token is unknown or expired; only a caller that knows the secret learns that the token has
   // expired. The time of the call does not depend on the secret.
   struct Grant {
     std::string user;
@@ -101,7 +101,8 @@ struct NewToken {
   std::string label;
   Roles roles = Role::kSession;
 };
-// Makes the file and its folders if they are not there. Only the returned token has the secret.
+// Makes the file and its folders if they are not there. The file gets a hash of the secret; only
+// the returned token has the secret.
 Result<identity::Token> create_token(const std::string& path, const NewToken& wanted, Seconds now);
 
 // Revokes the tokens with these ids and, if `user` is not empty, all tokens of this user. Returns

@@ -36,13 +36,14 @@ class GpuMonitor {
                                                         const std::vector<GpuName>& gpus)>;
   static constexpr auto kFresh = std::chrono::milliseconds(100);
 
-  // Reads NVML, which is opened by the first call.
+  // Returns a function that reads NVML. Its first call opens NVML.
   static Read from_nvml();
   // `read` runs on another thread, perhaps after this object is gone.
   explicit GpuMonitor(Read read = from_nvml()) : read_(std::move(read)), readings_(1) {}
 
   // Sets `sample` to the latest sample and returns true, if that sample is fresh at `asked`.
-  // Otherwise takes a new sample and returns false; descriptor() becomes readable when it is there.
+  // Otherwise takes a new sample and returns false; descriptor() becomes readable when the new
+  // sample is there.
   bool find(const std::string& driver_path, const std::vector<GpuName>& gpus,
             Clock::time_point asked, std::shared_ptr<const GpuSample>* sample);
   int descriptor() const { return readings_.descriptor(); }

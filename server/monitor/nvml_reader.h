@@ -1,5 +1,5 @@
 // NvmlReader: reads the figures of GPUs from the NVML of this machine's driver. NVML is opened at
-// run time; a machine may have none.
+// run time, because a machine may lack it.
 //
 // Threads: one at a time. Blocking: as NVML, which calls the kernel's driver: milliseconds; seconds
 // for the first call while no program uses the GPU; longer with a broken GPU. Errors: open() says
@@ -29,8 +29,9 @@ struct GpuSample {
   std::string driver_version;
   struct Gpu {
     bool known = false;  // NVML knows the GPU
-    // The members that NVML reports: figures, texts, paths, PCI numbers, and the whole device's
-    // memory. find_adapters() adds the nearest adapter. The rest is empty.
+    // The members that NVML reports: figures, texts, paths, PCI numbers, and the memory of the
+    // device (its size and total use). find_adapters() adds the nearest adapter. The other members
+    // are empty.
     wire::GpuReport::Gpu told;
     // A size that NVML does not know (NVML_VALUE_NOT_AVAILABLE).
     static constexpr uint64_t kNotAvailable = ~uint64_t{0};
@@ -41,8 +42,8 @@ struct GpuSample {
 
 class NvmlReader {
  public:
-  // `driver_path`: the file of the driver in use. The NVML in the same folder is the driver's own;
-  // without it, the system's is used.
+  // `driver_path`: the file of the driver in use. Opens the NVML in the same folder, which is the
+  // driver's own. If it is missing, opens the NVML that the loader finds.
   static Result<std::unique_ptr<NvmlReader>> open(const std::string& driver_path);
   ~NvmlReader();
   NvmlReader(const NvmlReader&) = delete;

@@ -43,7 +43,7 @@ Note to_note(const wire::ExportNote& bytes) {
 Result<wire::ExportNumber> make_export_number() {
   wire::ExportNumber number;
   if (::getrandom(number.data(), number.size(), 0) != static_cast<ssize_t>(number.size())) {
-    return Status::from_errno(errno, "getrandom");
+    return Status::from_errno(errno, "reading random bytes for an export's name (getrandom)");
   }
   return number;
 }
@@ -52,7 +52,8 @@ Result<wire::ExportAnswer> ExportedNames::ask_daemon(uint16_t port,
                                                      const wire::ExportQuery& query) {
   const Clock::time_point deadline = Clock::now() + kPatience;
   RCUDA_ASSIGN_OR_RETURN(const UniqueFd daemon, wire::connect_local_server(port, {}, deadline));
-  // Ignores errors: a daemon that refuses the connection does not read, but has sent its reason.
+  // Ignores errors: a daemon that refuses the connection does not read the query, but its reason
+  // can still be read.
   (void)wire::write_message(daemon.get(), wire::MessageType::kExportQuery, wire::encode(query),
                             deadline);
   return wire::read_export_answer(daemon.get(), deadline);
@@ -127,7 +128,7 @@ std::optional<ExportedNames::Kept> ExportedNames::find(wire::ExportKind kind,
   const auto found = kept_.find(secret);
   if (found == kept_.end() || found->second.kind != kind) return std::nullopt;
   Kept kept = found->second;
-  kept.keeps.reset();  // must end with the name, not with this copy
+  kept.keeps.reset();  // `keeps` must end with the name, not with this copy
   return kept;
 }
 

@@ -7,19 +7,20 @@
 // passes the connection on to the worker that minted the name (common/messages/export_messages.h).
 // The query contains one digest (ExportPlace) over the importing worker's owner and the exporting
 // worker's number. So a query from a worker of another owner matches no worker, whatever name its
-// client presents. To the client, this failure looks like all others. The names that a worker has
-// minted end with its session.
+// client presents. To the client, this failure looks like any other failed lookup. The names that a
+// worker has minted end with its session.
 //
 // Each name has an ExportOrigin: the place of the memory, and its size. The importing worker gets
-// it from the exporting worker before it calls its own driver. (Rejected: to query the importing
-// driver after the import. Its answer for a device that its process does not see is undocumented.)
+// this origin from the exporting worker, and then calls its own driver. (Rejected: to query the
+// importing driver after the import. Its answer for a device that its process does not see is
+// undocumented.)
 //
 // A session has at most kMostHandles names of handles; beyond that, the oldest are dropped. The
 // process's limit on open files bounds the number of names of descriptors.
 //
-// Threads: any. Blocking: find_*(), for at most a minute, if the name is another worker's, which
-// may be parked and has to wake. Errors: kNotFound for a name that does not exist, has ended or is
-// of another owner; kSystem if this process lacks a resource.
+// Threads: any. Blocking: find_*(), for at most a minute, if another worker has minted the name:
+// that worker may be parked and must then wake. Errors: kNotFound for a name that does not exist,
+// has ended or is of another owner; kSystem if this process lacks a resource.
 #pragma once
 
 #include <array>
@@ -76,11 +77,13 @@ class ExportedNames {
 
   explicit ExportedNames(Exporter self = {}, Ask ask = ask_daemon)
       : self_(std::move(self)), ask_(std::move(ask)) {}
-  // The user of a name: the program, or the engine of copies between workers, which orders its
-  // copies with the program's streams itself.
+  // The user of a name. kPeers: the engine of copies between workers. Its names do not count for
+  // are_used() and has_exported(), because the engine itself orders its copies with the program's
+  // streams.
   enum class User : uint8_t { kProgram, kPeers };
-  // Whether the program has exported or imported anything. Once true, it stays true: another
-  // process may then observe how far the session's streams are, through an event or through memory.
+  // Whether the program has exported or imported anything. Once true, it stays true: from then on,
+  // another process may observe the progress of the session's streams, through an event or through
+  // memory.
   bool are_used() const { return used_.load(std::memory_order_acquire); }
   // Whether the program has exported a handle or a descriptor of the driver.
   bool has_exported() const { return exported_.load(std::memory_order_acquire); }
@@ -101,8 +104,8 @@ class ExportedNames {
   // `origin` replaces the origin of an existing name, unless the place in `origin` is unknown.
   Result<wire::ExportedName> add(wire::ExportKind kind, const wire::HandleBytes& handle,
                                  const ExportOrigin& origin = {}, User user = User::kProgram);
-  // Ends the name of a descriptor, and releases its `keeps` on this thread. Returns false without
-  // such a name, and for the name of a handle, which stays.
+  // Ends the name of a descriptor, and releases its `keeps` on this thread. Returns false if there
+  // is no such name. The name of a handle stays; remove() returns false for it.
   bool remove(const wire::ExportedName& name);
 
   // Returns the driver's descriptor or handle, from the worker that minted the name. The caller has

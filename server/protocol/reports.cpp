@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kBodyBytes = kReportBytes - sizeof(uint32_t);
 
 struct Frame {
-  uint32_t bytes;  // of the message, in this frame and in those that follow
+  uint32_t bytes;  // of the message, in this frame and all further frames
   std::byte body[kBodyBytes];
 };
 static_assert(sizeof(Frame) == kReportBytes);
@@ -25,7 +25,8 @@ Status write_frame(int pipe, const Frame& frame, Deadline deadline) {
     if (written == static_cast<ssize_t>(sizeof frame)) return {};
     if (written >= 0) return {Code::kInternal, "a report to the daemon was cut short"};
     if (errno == EPIPE) return {Code::kUnavailable, "the daemon has ended"};
-    if (errno != EAGAIN && errno != EINTR) return Status::from_errno(errno, "writing a report");
+    if (errno != EAGAIN && errno != EINTR)
+      return Status::from_errno(errno, "writing a report to the daemon");
     pollfd item{pipe, POLLOUT, 0};
     if (errno == EAGAIN && ::poll(&item, 1, poll_timeout_ms(deadline)) == 0) {
       return {Code::kTimeout, "the daemon does not read the worker's reports"};

@@ -6,7 +6,8 @@
 // its end of the worker's socket for receiving before the worker starts (worker_messages.h).
 //
 // A report has one or more frames of kReportBytes bytes, each written by one write(), so reports of
-// several threads do not mix. Only reports from before the session may have more than one frame.
+// several threads do not mix. Several threads report during the session, so each report must then
+// fit into one frame. Reports from before the session may have more frames.
 //
 // Threads: any may send; one reads. Blocking: send_report(), until the deadline while the pipe is
 // full. Errors: kUnavailable at the end of the pipe, kProtocol for bytes that are not a report.

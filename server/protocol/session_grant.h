@@ -24,15 +24,16 @@ struct SessionGrant {
 
   std::string user;               // for logs
   std::string owner;              // the session may open exports of this owner
-  uint16_t port = 0;              // of the daemon, for the names of the session's exports
-  wire::ExportNumber exporter{};  // of the session, for the same names
+  uint16_t port = 0;              // the daemon's port, for the names of the session's exports
+  wire::ExportNumber exporter{};  // the session's number in these names
   std::optional<uint32_t> uid;    // the user that a root worker becomes
   uint32_t gid = 0;               // with uid
   std::vector<uint32_t> groups;   // with uid: supplementary groups
-  std::optional<tls::Key> key;    // each socket is encrypted with a key that is derived from it
-  // The client has proved to be the daemon's own user, which owns all that the worker holds.
+  std::optional<tls::Key> key;    // each socket is encrypted with a key derived from this key
+  // The client has proved to be the daemon's own user. This user may reach all that the worker
+  // holds.
   bool own_user = false;
-  // Limits of the process, where no cgroup limits the session; 0: none.
+  // Limits of the worker's process, used if no cgroup limits the session; 0: no limit.
   uint64_t most_data_bytes = 0;
   uint64_t most_processes = 0;        // of the user, threads included
   std::vector<Allowance> allowances;  // each with a LedgerMemory message, in this order

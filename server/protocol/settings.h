@@ -1,7 +1,7 @@
 // Settings: the settings of a server, from the environment, a TOML file or options. The daemon
 // passes its settings to its workers through their environment. Read-only in a worker, so any
-// thread may read them. In the daemon only the main thread may read them: a reload changes some
-// (reload.h).
+// thread may read them. In the daemon only the main thread may read them: a reload changes some of
+// them (reload.h).
 #pragma once
 
 #include <chrono>

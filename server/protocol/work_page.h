@@ -4,8 +4,8 @@
 //
 // The daemon makes the page and passes it on with the session. A worker may write any values, so
 // the daemon trusts none of them: it reports them to people, and bounds those on which it acts.
-// Threads: one of each side writes, any read. Blocking: none. Errors: those of the system;
-// kProtocol for memory that is not such a page.
+// Threads: one thread of each side writes, any thread may read. Blocking: none. Errors: those of
+// the system; kProtocol for memory that is not such a page.
 #pragma once
 
 #include <array>
@@ -34,7 +34,7 @@ class WorkPage {
 
   // The page's memory, to pass the page on.
   int descriptor() const { return memory_.get(); }
-  // The layout of the memory, as a text.
+  // The layout of the memory as a text, for carried_layout().
   static std::string layout();
 
   void write(const wire::Work& work);
@@ -43,7 +43,7 @@ class WorkPage {
   void hold(uint32_t device, uint64_t bytes);
   uint64_t held(uint32_t device) const;
   // Bytes of a device that must stay free, because another session of the server is about to take
-  // them. The daemon writes them.
+  // them. The daemon sets this number.
   void keep_free(uint32_t device, uint64_t bytes);
   uint64_t kept_free(uint32_t device) const;
   void set_fell_back() { page_->fell_back.store(true, std::memory_order_relaxed); }

@@ -15,7 +15,7 @@ namespace rcuda::server {
 namespace {
 
 constexpr size_t kMostOutcomeBytes = 1024;
-// One allowance for each session, one for its user, and one for each of the user's groups.
+// One allowance for the session, one for its user, and one for each of the user's groups.
 constexpr uint32_t kMostAllowances = 2 + SessionGrant::kMostGroups;
 
 // Takes the bytes that the daemon has peeked at. They have arrived, so this does not block. If the

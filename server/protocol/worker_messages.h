@@ -108,7 +108,7 @@ struct ParkStep {
   uint64_t keep = 0;
   // kSuspend: the ranks of the sessions that are parked together (WorkPage::communicators()).
   std::vector<uint64_t> tags{};
-  std::vector<uint32_t> devices{};  // kPlace, kPlaceBack: the session's devices, in its order
+  std::vector<uint32_t> devices{};  // kPlace, kPlaceBack: the devices, in the session's order
 };
 
 struct StopRequest {
@@ -182,7 +182,7 @@ inline constexpr char kCheckNccl[] = "check";
 inline constexpr size_t kMostWorkerMessageBytes = 96u << 10;
 
 // Encodes and decodes a message of either direction, without its descriptor. The message's type
-// comes first. Decoding returns kProtocol for bytes that encoding does not make.
+// comes first. Decoding returns kProtocol for bytes that are not an encoded message.
 template <typename Any>
 std::vector<std::byte> encode_message(const Any& message);
 template <typename Any>

@@ -27,7 +27,7 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
 }  // namespace
 
-// At the beginning of the memory; the slots' pages follow. Only the daemon writes it.
+// The beginning of the memory. The slots' pages follow. Only the daemon writes the header.
 struct Ledger::Header {
   // One more than the highest slot that was ever used. Sums read no further.
   std::atomic<uint32_t> slots;
@@ -46,7 +46,7 @@ const Ledger::Page& Ledger::page(uint32_t slot) const {
   return *reinterpret_cast<const Page*>(all_.get() + (1 + size_t{slot}) * kPageBytes);
 }
 
-// A worker can write one page only.
+// In a worker, returns the only page that the worker can write: its own.
 Ledger::Page& Ledger::own(uint32_t slot) { return own_ ? *own_ : const_cast<Page&>(page(slot)); }
 
 Result<Ledger> Ledger::make() {
@@ -58,7 +58,7 @@ Result<Ledger> Ledger::make() {
 
 Result<Ledger> Ledger::restore(UniqueFd memory) {
   auto all = map_file_as<std::byte>(memory.get(), 0, kAllBytes, PROT_READ | PROT_WRITE);
-  if (!all) return Status::from_errno(errno, "mapping a ledger");
+  if (!all) return Status::from_errno(errno, "mapping a ledger of memory use");
   return Ledger(std::move(memory), std::move(all), nullptr);
 }
 
@@ -71,10 +71,10 @@ Result<Ledger> Ledger::open(UniqueFd memory, uint32_t own_slot) {
   const UniqueFd reader(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!reader) return Status::from_errno(errno, "opening a ledger of memory use");
   auto all = map_file_as<std::byte>(reader.get(), 0, kAllBytes, PROT_READ);
-  if (!all) return Status::from_errno(errno, "mapping a ledger");
+  if (!all) return Status::from_errno(errno, "mapping a ledger of memory use");
   auto own = map_file_as<Page>(memory.get(), (1 + uint64_t{own_slot}) * kPageBytes, kPageBytes,
                                PROT_READ | PROT_WRITE);
-  if (!own) return Status::from_errno(errno, "mapping a ledger");
+  if (!own) return Status::from_errno(errno, "mapping a ledger of memory use");
   return Ledger({}, std::move(all), std::move(own));
 }
 

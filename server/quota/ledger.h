@@ -1,18 +1,18 @@
 // Ledger: the amounts that the sessions of one budget (a user, a group) use together, in memory
 // that the daemon shares with the workers of these sessions.
 //
-// Each session has a slot, which is a page of memory. Its worker writes its own page and reads the
-// others. The daemon clears the page when the worker has ended, so no memory stays booked for a
-// worker that was killed. Copies stay booked for 10 s at most.
+// Each session has a slot, which is a page of memory. The session's worker writes this page and
+// reads the pages of other sessions. The daemon clears the page when the worker has ended, so no
+// memory stays booked for a worker that was killed. Copies stay booked for 10 s at most.
 //
 // Before a worker reads anything from its client, it maps its own page for writing and the others
-// for reading, and closes the memory. The system call filter prevents it from enlarging the mapping
-// (call_filter.h). So a worker that has been taken over can claim as much as the budget's limit,
-// but cannot change what other sessions have booked.
+// for reading, and closes the descriptor of the memory. The system call filter prevents the worker
+// from enlarging the mapping (call_filter.h). So a worker that has been taken over can claim as
+// much as the budget's limit, but cannot change what other sessions have booked.
 //
 // Threads and processes: any; every value is an atomic. If two sessions request the last free bytes
-// at the same time, the session with the lower slot gets them, provided that the other withdraws
-// soon. Blocking: none. Errors: make() and open() return the system's.
+// at the same time, the session with the lower slot gets them, provided that the other session
+// withdraws soon. Blocking: none. Errors: make() and open() return the system's.
 #pragma once
 
 #include <cstddef>
@@ -34,9 +34,11 @@ class Ledger {
 
   // The memory's size is sealed, so no process can truncate it.
   static Result<Ledger> make();
-  // Maps the memory of a Ledger that this process has made before it executed another build.
+  // For a successor (successor.h): maps the memory of a Ledger that the earlier build of this
+  // process has made.
   static Result<Ledger> restore(UniqueFd memory);
-  // The layout of the memory, except for the numbers above. Change this text with the memory.
+  // The layout of the memory, except for the numbers above. Change this text when the layout
+  // changes.
   static constexpr const char* kLayout = "slots,pages(next_copy,used)";
   // Maps the memory of another process's Ledger, for the session with that slot. Returns kProtocol
   // if the memory is not a Ledger. descriptor() is -1.

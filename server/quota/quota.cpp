@@ -21,7 +21,7 @@ Result<Quota> Quota::make(std::vector<Allowance> allowances, std::vector<UniqueF
   Quota quota;
   for (size_t i = 0; i < allowances.size(); ++i) {
     if (allowances[i].slot >= Ledger::kSlots) {
-      return Status(Code::kProtocol, "the daemon named a slot of a ledger that does not exist");
+      return Status(Code::kProtocol, "the daemon named a ledger slot that does not exist");
     }
     RCUDA_ASSIGN_OR_RETURN(Ledger ledger, Ledger::open(std::move(ledgers[i]), allowances[i].slot));
     quota.budgets_.push_back({std::move(allowances[i]), std::move(ledger)});

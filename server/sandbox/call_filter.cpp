@@ -49,12 +49,21 @@ constexpr uint32_t kPrograms[] = {SYS_execve, SYS_execveat};
 // architectures.
 constexpr uint32_t kCalls[] = {
 #ifdef SYS_fork
-    SYS_fork, SYS_vfork,
+    SYS_fork,
+    SYS_vfork,
 #endif
-    SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_kcmp,
+    SYS_ptrace,
+    SYS_process_vm_readv,
+    SYS_process_vm_writev,
+    SYS_kcmp,
     438,  // pidfd_getfd
     440,  // process_madvise
-    SYS_unshare, SYS_setns, SYS_mount, SYS_umount2, SYS_pivot_root, SYS_chroot,
+    SYS_unshare,
+    SYS_setns,
+    SYS_mount,
+    SYS_umount2,
+    SYS_pivot_root,
+    SYS_chroot,
     428,  // open_tree
     429,  // move_mount
     430,  // fsopen
@@ -62,13 +71,26 @@ constexpr uint32_t kCalls[] = {
     432,  // fsmount
     433,  // fspick
     442,  // mount_setattr
-    SYS_name_to_handle_at, SYS_open_by_handle_at,
+    SYS_name_to_handle_at,
+    SYS_open_by_handle_at,
     425,  // io_uring_setup
     426,  // io_uring_enter
     427,  // io_uring_register
-    SYS_bpf, SYS_perf_event_open, SYS_add_key, SYS_request_key, SYS_keyctl,
-    SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_kexec_load,
-    SYS_reboot, SYS_swapon, SYS_swapoff, SYS_acct, SYS_quotactl, SYS_syslog};
+    SYS_bpf,
+    SYS_perf_event_open,
+    SYS_add_key,
+    SYS_request_key,
+    SYS_keyctl,
+    SYS_init_module,
+    SYS_finit_module,
+    SYS_delete_module,
+    SYS_kexec_load,
+    SYS_reboot,
+    SYS_swapon,
+    SYS_swapoff,
+    SYS_acct,
+    SYS_quotactl,
+    SYS_syslog};
 constexpr uint32_t kClone3 = 435;
 
 constexpr uint32_t error(uint32_t number) { return SECCOMP_RET_ERRNO | number; }
@@ -178,22 +200,23 @@ class Filter {
 Status filter_calls(CallFilter filter) {
   // seccomp() extends no_new_privs to all threads.
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) {
-    return Status::from_errno(errno, "PR_SET_NO_NEW_PRIVS");
+    return Status::from_errno(errno, "setting no_new_privs (PR_SET_NO_NEW_PRIVS)");
   }
   Filter rules(filter);
   const sock_fprog program = rules.program();
   const auto install = [&](unsigned flags) {
     return ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program);
   };
-  // Without SPEC_ALLOW, kernels before 5.16 also slow down all memory accesses. The oldest of these
-  // kernels do not know the flag.
+  // Without SPEC_ALLOW, kernels before 5.16 turn on mitigations that slow down all memory accesses.
+  // The oldest of these kernels do not know the flag.
   long failed = install(SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_SPEC_ALLOW);
   if (failed < 0 && errno == EINVAL) failed = install(SECCOMP_FILTER_FLAG_TSYNC);
   if (failed > 0) {
     return Status(Code::kInternal, "cannot filter system calls: thread " + std::to_string(failed) +
                                        " of the process has a seccomp filter of its own");
   }
-  if (failed < 0 && errno != ENOSYS && errno != EINVAL) return Status::from_errno(errno, "seccomp");
+  if (failed < 0 && errno != ENOSYS && errno != EINVAL)
+    return Status::from_errno(errno, "filtering the system calls of the process (seccomp)");
   if (failed == 0) return {};
   if (filter == CallFilter::kStreamsOnly) {
     return Status(Code::kUnsupported, "this kernel cannot filter system calls (seccomp)");

@@ -28,7 +28,7 @@ enum class CallFilter {
   kStreamsOnly,  // for a door
 };
 
-// Sets no_new_privs too.
+// Also sets no_new_privs.
 Status filter_calls(CallFilter filter);
 
 }  // namespace rcuda::server

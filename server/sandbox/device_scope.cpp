@@ -90,7 +90,7 @@ Status fill(int former, const std::vector<std::string>& gpus) {
   ::closedir(folder);
   RCUDA_RETURN_IF_ERROR(status);
   for (const auto& [target, link] : kLinks) {
-    if (::symlink(target, link) != 0) return failed(link);
+    if (::symlink(target, link) != 0) return failed(std::string("making the link ") + link);
   }
   // Read-only, so that a driver that runs as root cannot make the node of another GPU.
   if (::mount(nullptr, "/dev", nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NOEXEC,
@@ -174,14 +174,15 @@ std::vector<std::string> gpu_nodes(const std::string& folder) {
 }
 
 Status make_private_dev(const std::vector<std::string>& gpus) {
-  if (::unshare(CLONE_NEWNS) != 0) return failed("unshare");
+  if (::unshare(CLONE_NEWNS) != 0) return failed("making a mount namespace (unshare)");
   // Unmounts outside of this namespace take effect here as well. Mounts here are not visible
   // outside.
-  if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0) return failed("mount");
+  if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0)
+    return failed("separating the mounts of the worker from those of the machine (mount)");
   const UniqueFd former(::open("/dev", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!former) return failed("opening /dev");
   if (::mount("tmpfs", "/dev", "tmpfs", MS_NOSUID | MS_NOEXEC, "mode=755,size=64k") != 0) {
-    return failed("mounting a tmpfs");
+    return failed("mounting a tmpfs on /dev");
   }
   Status status = fill(former.get(), gpus);
   if (!status.ok()) ::umount2("/dev", MNT_DETACH);

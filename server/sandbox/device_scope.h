@@ -31,8 +31,8 @@ std::string text_of(const DeviceScope& scope);
 Result<DeviceScope> parse_scope(const std::string& text);
 
 inline constexpr char kNvidiaDriver[] = "/proc/driver/nvidia";
-// The device node of a GPU, as NVIDIA's kernel driver reports it below `driver`. Empty if it knows
-// no such GPU.
+// The device node of a GPU, as NVIDIA's kernel driver reports it below `driver`. Empty if the
+// driver knows no such GPU.
 std::string node_of(const std::string& pci_bus_id, const std::string& driver = kNvidiaDriver);
 // The nodes of NVIDIA's kernel driver in a folder of device nodes: nvidiactl, nvidia-uvm, nvidia0,
 // ...
@@ -44,12 +44,12 @@ bool is_gpu_node(const std::string& name);
 // A /dev of the worker's own, which holds only the device nodes that the worker may use.
 //
 // A worker of root makes it in a mount namespace of its own before the driver starts. The worker
-// cannot change this /dev afterwards: /dev is mounted read-only, and the worker is soon another
-// user. /dev holds the nodes that programs need (null, zero, random, shm), the RDMA adapters, the
-// nodes that all GPUs share, and the nodes of the named GPUs.
+// cannot change this /dev afterwards: /dev is mounted read-only, and with its session the worker
+// loses the right to mount (isolation.h). /dev holds the nodes that programs need (null, zero,
+// random, shm), the RDMA adapters, the nodes that all GPUs share, and the nodes of the named GPUs.
 // Rejected: the devices of a control group. Version 1 has files for them, which machines with
-// version 2 lack. Version 2 takes a BPF program, which only a process with CAP_BPF may attach and
-// which a container's kernel often forbids.
+// version 2 lack. Version 2 takes a BPF program. Only a process with CAP_BPF may attach the
+// program, and containers often forbid this.
 // Threads: one, before others start. Blocking: no. Errors: kSystem with the call that failed. After
 // an error, /dev is as before.
 //

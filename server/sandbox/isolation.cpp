@@ -82,7 +82,7 @@ bool is_only(const std::string& path, const SessionGrant& grant) {
 Result<bool> all_changed(const SessionGrant& grant) {
   constexpr char kThreads[] = "/proc/self/task";
   DIR* const folder = ::opendir(kThreads);
-  if (!folder) return Status::from_errno(errno, kThreads);
+  if (!folder) return Status::from_errno(errno, "listing the worker's threads in /proc/self/task");
   bool all = true;
   while (const dirent* entry = ::readdir(folder)) {
     if (entry->d_name[0] == '.') continue;
@@ -94,7 +94,7 @@ Result<bool> all_changed(const SessionGrant& grant) {
 }
 
 // The C library changes the threads that it knows; any other thread would remain root's. It also
-// skips threads that are ending, so this waits until they have ended.
+// skips threads that are ending, so this function waits until they have ended.
 Status check_threads(const SessionGrant& grant) {
   const auto deadline = std::chrono::steady_clock::now() + kThreadsEnd;
   for (;;) {
@@ -107,9 +107,9 @@ Status check_threads(const SessionGrant& grant) {
                 "a thread of the worker did not become user " + grant.user + " in time");
 }
 
-// Gives the user the pipes whose two ends are in this process. They are the driver's: its
-// cuCheckpointProcess* open them through /proc/PID/fd, as the user. A pipe belongs to the user that
-// made it, and the driver made these as root.
+// Gives the user the pipes whose two ends are in this process: the driver's pipes. The driver made
+// them as root, so they belong to root. But the driver's cuCheckpointProcess* later open them
+// through /proc/PID/fd as the user.
 void own_pipes(uid_t user, gid_t group) {
   DIR* const folder = ::opendir("/proc/self/fd");
   if (!folder) return;
@@ -163,7 +163,7 @@ Status limit(int resource, uint64_t most, const char* name) {
       now.rlim_max <= most) {
     return {};
   }
-  return Status::from_errno(errno, std::string("setting ") + name);
+  return Status::from_errno(errno, std::string("setting the worker's limit ") + name);
 }
 
 }  // namespace
@@ -172,7 +172,7 @@ Status isolate_worker(const SessionGrant& grant, CallFilter filter) {
   if (::geteuid() == 0 && grant.uid != 0) RCUDA_RETURN_IF_ERROR(become_user(grant));
   // A process that has changed its user is already not dumpable. The call covers the other cases.
   if (!grant.own_user && ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) {
-    return Status::from_errno(errno, "PR_SET_DUMPABLE");
+    return Status::from_errno(errno, "making the worker not dumpable (PR_SET_DUMPABLE)");
   }
   RCUDA_RETURN_IF_ERROR(filter_calls(filter));
   RCUDA_RETURN_IF_ERROR(limit(RLIMIT_CORE, 0, "RLIMIT_CORE"));
@@ -195,7 +195,7 @@ Status become_user_of(pid_t process) {
   if (::geteuid() != 0) return {};
   const std::string path = "/proc/" + std::to_string(process) + "/status";
   std::ifstream status(path);
-  if (!status.is_open()) return Status::from_errno(errno, path);
+  if (!status.is_open()) return Status::from_errno(errno, "reading " + path);
   SessionGrant grant;
   grant.user = "of process " + std::to_string(process);
   for (std::string line; std::getline(status, line);) {

@@ -13,7 +13,8 @@
 //                 with the session's limits. It is dumpable while a helper parks or wakes it
 //                 (DumpableScope)
 //   limits        RLIMIT_DATA and RLIMIT_NPROC, where the grant names them
-// After an error the worker must end: it may be root's in part, and the user's in part.
+// After an error the worker must end: some of its threads may already be the user's, and the others
+// still root's.
 // Threads: one, once; other threads may run. Blocking: up to 2 s, for threads that are just ending.
 // Errors: kDenied if the grant names no user that root's worker may become; kSystem with the call
 // that failed.

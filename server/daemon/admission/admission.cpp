@@ -28,8 +28,8 @@ Status never_fits(uint32_t devices, const std::string& who, const Count& limit) 
                                    "RCUDA_DEVICES");
 }
 
-// A Ledger has rows for the devices below Ledger::kDevices. Fails if the memory of another device
-// would be limited.
+// A Ledger has rows for the devices below Ledger::kDevices. Fails if the rules limit device memory
+// and the client requests another device.
 Status check_countable(const std::vector<uint32_t>& devices, const UserRules& rules) {
   const bool counted =
       rules.session.allowance.device_memory != 0 || rules.user.allowance.device_memory != 0 ||
@@ -515,7 +515,7 @@ Result<std::unique_ptr<Admission::Permit>> Admission::restore(const CarriedPermi
 
 Result<std::vector<std::unique_ptr<Admission::Permit>>> Admission::restore(
     const CarriedState& state) {
-  std::vector<BudgetPointer> budgets;  // keeps them alive until permits hold them
+  std::vector<BudgetPointer> budgets;  // keeps the budgets alive until permits hold them
   for (const CarriedBudget& carried : state.budgets) {
     const auto budget = std::make_shared<Budget>();
     if (carried.ledger >= 0) {

@@ -135,8 +135,7 @@ class Admission {
 
     bool lacks_room() const;
     std::string remedy() const;  // for the administrator
-    // A clause that names a disconnected session that could make room. `waited`: the client has
-    // waited.
+    // A clause that names a disconnected session that could make room. `waited`: as for hint_of().
     std::string lost_hint(bool waited) const;
     // Whether the applicant would be admitted after the end of the sessions of these permits.
     bool fits_without(const std::vector<const Permit*>& over) const;
@@ -237,7 +236,7 @@ class Admission {
   Leases leases_;
   Rules rules_;
   BudgetPointer server_;
-  std::map<std::string, std::weak_ptr<Budget>> budgets_;  // with sessions or applicants
+  std::map<std::string, std::weak_ptr<Budget>> budgets_;  // those with sessions or applicants
   std::list<Applicant*> queue_;                           // in the order of arrival
 };
 

@@ -8,7 +8,8 @@
 
 namespace rcuda::server {
 
-// Whether the applicant is the next one, and only lacks sessions or devices of a budget.
+// Whether the applicant is first in the queue of a budget, and waits only for sessions or devices
+// of this budget.
 bool Admission::Applicant::lacks_room() const { return place_ == 1 && obstacle_.ok() && !behind_; }
 
 std::string Admission::Applicant::lost_hint(bool waited) const {
@@ -23,7 +24,7 @@ std::string Admission::Applicant::lost_hint(bool waited) const {
   return first ? hint_of(first->client, same_user(first->who, user_), waited, "this limit") : "";
 }
 
-// Makes the decision that in_the_way() will make when no session is spared any more
+// Predicts the decision of in_the_way() at the time when no session is spared any more
 // (LostClient::kSpared).
 std::string Admission::Applicant::room_hint() const {
   if (!lacks_room()) return "";

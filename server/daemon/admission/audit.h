@@ -14,8 +14,8 @@
 // unlimited resources. The counts of a session's work come from its worker.
 //
 // Threads: the daemon's only thread. Blocking: as write(2) to the file. Errors: open() fails if the
-// file cannot be written. A later failure is logged, once until a write succeeds again, and does
-// not end any session.
+// file cannot be written. A later failure ends no session. Of several failures in a row, only the
+// first is logged.
 #pragma once
 
 #include <cstdint>

@@ -5,11 +5,11 @@
 //   <id> <secret in hex> <exclusive or shared> <devices> <created> <until, or never> <uid, or ->
 //     <user, or -> <creator, without spaces> <job>          (in one line)
 //
-// The kind of an oversubscribed lease ends with ",oversubscribed". A name of a user or creator that
-// consists of dashes has one dash more in the file, because "-" stands for no name. Times are in
-// UTC, 2025-01-31T12:00:00Z. The job is the rest of the line and may be empty. The file holds
-// secrets: it is written with mode 600, replaced atomically, and refused when other users have
-// access to it.
+// For an oversubscribed lease, ",oversubscribed" follows "exclusive" or "shared". A name of a user
+// or creator that consists of dashes has one dash more in the file, because "-" stands for no name.
+// Times are in UTC, 2025-01-31T12:00:00Z. The job is the rest of the line and may be empty. The
+// file holds secrets: it is written with mode 600, replaced atomically, and refused when other
+// users have access to it.
 //
 // Threads: one. Blocking: for the file system. Errors name the file and the line.
 #pragma once

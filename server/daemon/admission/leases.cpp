@@ -56,9 +56,9 @@ Status check(const Lease& wish, uint32_t count, const std::vector<uint32_t>& off
   const std::string names = wish.user + wish.creator;
   if (!is_usable(wish.job) || !is_usable(names) || names.find(' ') != std::string::npos) {
     return Status(Code::kInvalidArgument,
-                  "the job or the user is not usable: both may have at most " +
+                  "the job or the user of the lease is not usable: each may have at most " +
                       std::to_string(wire::kMostLeaseText) +
-                      " characters and no control characters, and a user may have no spaces");
+                      " characters and no control characters, and a user may not contain spaces");
   }
   if (wish.devices.empty() && count == 0) {
     return Status(Code::kInvalidArgument,

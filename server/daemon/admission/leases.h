@@ -2,9 +2,9 @@
 // takes a lease for a job, and revokes it when the job ends.
 //
 // An exclusive lease keeps all other sessions from its devices. A device with a shared lease may
-// have more shared leases, and serves sessions without a lease as well. A session under a lease may
-// use that lease's devices only. The key of a lease is its public id and a secret; a lease with a
-// user is for that user only.
+// have further shared leases, and serves sessions without a lease as well. A session under a lease
+// may use that lease's devices only. The key of a lease is its public id and a secret; a lease with
+// a user is for that user only.
 //
 // Times are of the wall clock, because leases outlive the daemon (lease_file.h). Leases does not
 // know the sessions: callers pass them to it. Threads: the daemon's only thread. Blocking: none.
@@ -33,9 +33,9 @@ struct Lease {
   std::string id;  // public
   // Kept in plain text, not as a hash: another take() for the same job returns the same key.
   wire::LeaseSecret secret{};
-  std::optional<uid_t> uid;       // of the user, if this machine knows that user
-  std::string user;               // the user that may use it; empty: all with the key
-  std::string job;                // free text; unique unless empty
+  std::optional<uid_t> uid;  // of the user, if this machine knows that user
+  std::string user;          // only this user may use the lease; empty: any client with the key
+  std::string job;           // free text; unique unless empty
   std::vector<uint32_t> devices;  // in ascending order; the server's numbers
   bool exclusive = true;
   bool oversubscribes = false;  // the server may park its sessions to make room
@@ -87,8 +87,8 @@ class Leases {
   std::vector<LostClient> in_the_way(const Lease& wish, uint32_t count,
                                      const std::vector<uint32_t>& offered,
                                      const std::vector<Use>& uses, Time now) const;
-  // Sets another end of the lease with this id, or if `id` is empty, with this job. kNotFound if
-  // there is no such lease.
+  // Changes the end of the lease with this id, or, if `id` is empty, of the lease with this job.
+  // kNotFound if there is no such lease.
   Result<Lease> extend(const std::string& id, const std::string& job, std::optional<Time> until);
   // Returns the lease that it has removed; none if there was no such lease.
   std::optional<Lease> revoke(const std::string& id, const std::string& job);

@@ -17,13 +17,14 @@ struct LostClient {
   // only the server has seen, and up to 6 s for its next attempt when its network is back. The rest
   // is for the outage itself.
   static constexpr std::chrono::seconds kSpared{30};
-  // A session is also spared for this time after an attempt of its client to connect again: the
-  // session goes on only when the worker has all sockets of the client.
+  // A session is also spared for this time after an attempt of its client to connect again. The
+  // session goes on only when the worker has all sockets of the client, and the client may still be
+  // connecting some of them.
   static constexpr std::chrono::seconds kSparedAfterAttempt{10};
 
   uint32_t worker = 0;  // the process of the session's worker
   std::chrono::seconds lost_for{0};
-  bool ends = false;  // it is over, or has to end, but still holds its places
+  bool ends = false;  // the session is over or must end, but still holds its places
   // The time since the client's last attempt to connect.
   std::chrono::seconds quiet_for = std::chrono::seconds::max();
 

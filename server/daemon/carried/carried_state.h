@@ -63,7 +63,7 @@ struct CarriedPermit {
 struct CarriedWorker {
   int32_t pid = -1;
   int64_t since = 0;       // monotonic nanoseconds, as all times here
-  bool has_ended = false;  // true: it cannot be reaped yet, because a debugger holds it
+  bool has_ended = false;  // true: not reaped yet, because a debugger holds the process
   int32_t process = -1, control = -1, reports = -1, log = -1;
   bool reads_reports = false;
   std::string report, line;  // an incomplete report, and an incomplete line of the log
@@ -152,8 +152,8 @@ namespace rcuda::server {
 // The hash of the layout of this build's state.
 uint64_t carried_layout();
 
-// Writes the state and carried_layout() to a memory file. Its descriptor stays open in an executed
-// program.
+// Writes the state and carried_layout() to a memory file. Its descriptor stays open when this
+// process executes another program.
 Result<UniqueFd> write_carried(const CarriedState& state);
 // kUnsupported if a build with another layout wrote the file. Leaves the file as it is.
 Result<CarriedState> read_carried(int file);

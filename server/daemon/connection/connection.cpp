@@ -58,8 +58,8 @@ Status Connection::recognise(Entrance entrance) {
   }
   identity_ = std::move(identity);
   (void)find_account();  // begins the look-up
-  // runs_as(): a user that the server serves only by tokens may have sessions. Their workers
-  // connect here to look up exports.
+  // A worker that runs as this user may connect here to look up an export (runs_as()), even if the
+  // server serves the user itself only with a token.
   if (is_served() || services_.pool.runs_as(user_)) return {};
   if (find_account()) return not_served();
   is_refused_ = true;

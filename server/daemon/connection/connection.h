@@ -4,8 +4,8 @@
 // The client identifies itself, then sends a Hello, an Attach (for a further socket of a session),
 // or a request that needs no session. Each message is checked (introduction.cpp). A client that
 // wants a session then waits in the queue of the admission, and for a worker (waiting.cpp). A
-// function that finishes with the connection, or refuses it, makes it enter kEnded. Connections
-// then removes it.
+// function that ends or refuses the connection puts it into the state kEnded. Connections then
+// removes it.
 //
 // Threads: the daemon's only thread. Blocking: nothing. Errors: become the client's Refusal and a
 // line in the log.
@@ -92,14 +92,14 @@ class Connection {
   const AccountKey& account() const { return *proof_->account; }
   bool is_in_container() const;
   // Whether the client speaks TLS and is not identified yet. Such a client costs the daemon
-  // calculations or a process.
+  // signatures, and may cost it a new door.
   bool is_stranger() const;
-  // Whether its next message costs a signature, or the check of a signature.
+  // Whether the daemon must make or check a signature for the client's next message.
   bool owes_proof() const { return passage_ && !identity_; }
   // Whether handle() must be called even without an event.
   bool looks(Clock::time_point now) const { return look_at_ && now >= *look_at_; }
-  // Until this time, other connections of its origin are dropped first: its handshake has just
-  // advanced.
+  // Until this time, other connections of the same origin are dropped before this connection,
+  // because its handshake has just advanced.
   Clock::time_point spared_until() const { return spared_until_; }
 
   // The descriptor to poll. While the client waits, this is the client's socket and not the stream
@@ -199,7 +199,7 @@ class Connection {
   wire::LeaseRequest lease_request_;  // in Leasing
   Clock::time_point asked_at_{};      // in Measuring
   Unsent unsent_;                     // in Answering
-  wire::Hello hello_;                 // from Naming on, as the members below
+  wire::Hello hello_;                 // set from Naming on, as are the members below
   Clock::time_point waits_since_{};
   Clock::time_point report_at_{};                    // when to send the next kQueued
   std::unique_ptr<Admission::Applicant> applicant_;  // in Queued

@@ -26,8 +26,9 @@ constexpr auto kCrowdedInterval = std::chrono::seconds(10);
 size_t Connections::most_newcomers() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMostNewcomers;
-  // An eighth of the limit: each newcomer may have two descriptors, and as many further clients may
-  // wait for sessions.
+  // An eighth of the limit on descriptors. Each newcomer may have two descriptors, and as many
+  // clients again may wait for sessions. At least half of the descriptors are left for sessions and
+  // workers.
   return std::clamp<rlim_t>(limit.rlim_cur / 8, 1, kMostNewcomers);
 }
 

@@ -74,7 +74,7 @@ class Connections {
   const ConnectionServices services_;
   const size_t most_;
   std::list<Connection> connections_;     // the oldest first
-  Clock::time_point say_crowded_from_{};  // time of the next warning of a flood
+  Clock::time_point say_crowded_from_{};  // no warning of a flood before this time
 };
 
 }  // namespace rcuda::server

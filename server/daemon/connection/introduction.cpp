@@ -27,8 +27,8 @@ namespace {
 using wire::MessageType;
 
 // How long a connection is spared after it has begun TLS, and after it has finished the handshake.
-// Otherwise a flood from the client's own address would replace it: such a flood replaces all
-// newcomers in some 100 ms.
+// Otherwise a flood of connections from the client's own address would replace this connection: a
+// flood replaces all newcomers in some 100 ms.
 constexpr auto kHandshakeSpared = std::chrono::milliseconds(500);
 constexpr auto kIdentifiedSpared = std::chrono::seconds(1);
 // If the name service takes longer, only the groups of the client's process count for the limits of
@@ -37,8 +37,8 @@ constexpr auto kLongestWaitForGroups = Connection::kLongestExamination;
 constexpr auto kLongestLookUp = std::chrono::seconds(4);  // of the user of a lease
 
 // kLookAgain: the pause before the daemon reads again, while bytes of an incomplete message stay in
-// the socket. kAskAgain: the pause before it asks for a door again. It is not shorter, because up
-// to 2048 clients may wait for a door.
+// the socket. kAskAgain: the pause before the daemon asks for a door again. It is longer than
+// kLookAgain, because up to 2048 clients may wait for a door.
 constexpr auto kLookAgain = std::chrono::milliseconds(10);
 constexpr auto kAskAgain = std::chrono::milliseconds(20);
 

@@ -177,7 +177,7 @@ Result<Accepted> accept_from(int listening, bool local) {
   Accepted accepted;
   sockaddr_storage address{};
   socklen_t length = sizeof address;
-  // The socket is blocking, because the Link of the worker that gets it expects that. The daemon
+  // The socket is blocking, because the Link of the worker expects a blocking socket. The daemon
   // itself only reads bytes that have arrived.
   accepted.socket.reset(
       ::accept4(listening, reinterpret_cast<sockaddr*>(&address), &length, SOCK_CLOEXEC));

@@ -32,8 +32,9 @@ bool is_in_use(const wire::LocalAddress& address) {
 
 Status check_folder(const char* folder) {
   if (::mkdir(folder, 0755) == 0) (void)::chmod(folder, 0755);  // regardless of the umask
-  struct stat found{};
-  if (::lstat(folder, &found) != 0) return Status::from_errno(errno, folder);
+  struct stat found {};
+  if (::lstat(folder, &found) != 0)
+    return Status::from_errno(errno, std::string("reading the properties of ") + folder);
   if (!S_ISDIR(found.st_mode) || found.st_uid != 0 || (found.st_mode & 022) != 0) {
     return {Code::kDenied,
             std::string(folder) + " must be a folder of root that only root can write: remove it"};
@@ -48,7 +49,8 @@ Result<LocalListener> LocalListener::abstract(uint16_t port) {
   LocalListener made;
   RCUDA_ASSIGN_OR_RETURN(made.socket_, bound(address));
   (void)take_descriptors(made.get(), false);
-  if (::listen(made.get(), kBacklog) != 0) return Status::from_errno(errno, address.text());
+  if (::listen(made.get(), kBacklog) != 0)
+    return Status::from_errno(errno, "listening on the local socket " + address.text());
   return made;
 }
 

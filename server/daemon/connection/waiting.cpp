@@ -92,8 +92,8 @@ Status Connection::assign() {
   RCUDA_ASSIGN_OR_RETURN(const bool assigned,
                          pool.assign(hello_, *identity_, key, peeked_, &socket, &permit_));
   if (!assigned) return {};
-  // The worker waits for the client's first bytes, and the client waits for this message. The
-  // worker gives up a client that does not read this message.
+  // The worker waits for the client's first bytes, and the client waits for this message. If the
+  // client does not read this message, the worker stops waiting for the client after a time.
   if (passage_)
     (void)wire::write_message(channel(), wire::MessageType::kAssigned, {}, Clock::now());
   enter(State::kEnded);

@@ -61,8 +61,8 @@ class Control {
   bool may_stop() const;
   // Why the server stops, for the clients whose sessions end.
   std::string why_stopped() const;
-  // When a server that drains after a signal stops, even if sessions go on. None without such a
-  // signal.
+  // Set after a signal has begun a drain: the time at which the server stops, even if sessions
+  // still run.
   std::optional<Clock::time_point> drain_until() const { return drain_until_; }
 
  private:

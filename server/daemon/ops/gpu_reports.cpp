@@ -24,8 +24,8 @@ wire::GpuReport::Gpu gpu_of(const WorkerReady& offer, size_t index, const GpuSam
   return gpu;
 }
 
-// Adds the viewer's quota, if it is below the GPU's memory. A viewer with such a quota does not
-// learn the GPU's total use, except a viewer that sees all sessions.
+// Adds the viewer's quota, if it is below the GPU's memory. Hides the GPU's total use from a viewer
+// with such a quota, unless the viewer sees all sessions.
 void add_quota(wire::GpuReport::Gpu* gpu, const std::optional<Admission::Room>& room,
                bool sees_all) {
   if (!room || room->limit >= gpu->total_bytes) return;

@@ -44,7 +44,8 @@ Status check_request(const wire::LeaseRequest& request) {
   const bool needs_one =
       request.operation == LeaseOperation::kExtend || request.operation == LeaseOperation::kRevoke;
   if (needs_one && !names_one) {
-    return Status(Code::kInvalidArgument, "the request names neither the id of a lease nor a job");
+    return Status(Code::kInvalidArgument,
+                  "the request names neither the id of a lease nor a job: name one of them");
   }
   if (!request.id.empty() && !wire::is_lease_id(request.id)) {
     return Status(Code::kInvalidArgument, "the request's lease id is not eight hexadecimal digits");

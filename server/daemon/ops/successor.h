@@ -1,6 +1,6 @@
 // The successor: another build of the server's binary, which the daemon executes in its own
-// process. Its sessions go on. An upgrade of the package replaces the file; the next reload
-// executes it.
+// process. Its sessions go on. An upgrade of the package replaces the binary's file. The next
+// reload executes the new file.
 //
 //   old build   find_successor(), then check_successor(): the new build reads the settings and the
 //               state that the old build carries (carried_state.h), and reports whether it

@@ -80,8 +80,8 @@ std::vector<std::string> DeviceSets::environment(const Key& key) const {
     visible += (visible.empty() ? "" : ",") + device.uuid;
   }
   std::vector<std::string> lines = {std::string(kScopeVariable) + "=" + text_of(scope)};
-  // Replaces the administrator's variable: its numbers would count other devices than this worker
-  // sees.
+  // Replaces the administrator's variable: its numbers count all devices of the machine, but this
+  // worker sees only some of them.
   if (!visible.empty()) lines.push_back("CUDA_VISIBLE_DEVICES=" + visible);
   return lines;
 }

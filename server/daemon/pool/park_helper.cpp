@@ -30,7 +30,8 @@ Result<ParkHelper> ParkHelper::start(const Settings& settings, ParkTask task,
                                      const GpuMoves& moves,
                                      const std::vector<std::string>& environment) {
   int pipe[2];
-  if (::pipe2(pipe, O_CLOEXEC | O_NONBLOCK) != 0) return Status::from_errno(errno, "pipe2");
+  if (::pipe2(pipe, O_CLOEXEC | O_NONBLOCK) != 0)
+    return Status::from_errno(errno, "making a pipe for the process that parks a session");
   ParkHelper helper;
   helper.says_.reset(pipe[0]);
   const UniqueFd its(pipe[1]);
@@ -45,7 +46,8 @@ Result<ParkHelper> ParkHelper::start(const Settings& settings, ParkTask task,
                      worker_environment(own),
                      {{its.get(), STDOUT_FILENO}, {STDERR_FILENO, STDERR_FILENO}}}));
   helper.process_.reset(static_cast<int>(::syscall(SYS_pidfd_open, helper.pid_, 0)));
-  if (!helper.process_) return Status::from_errno(errno, "pidfd_open");
+  if (!helper.process_)
+    return Status::from_errno(errno, "watching the process that parks a session (pidfd_open)");
   return helper;
 }
 

@@ -67,7 +67,7 @@ class ParkHelper {
   UniqueFd process_;  // pidfd
   UniqueFd says_;     // the helper's stdout
   Clock::time_point deadline_;
-  bool is_late_ = false;  // it was killed at the deadline, and its outcome is reported
+  bool is_late_ = false;  // killed at the deadline; the outcome is reported
 };
 
 }  // namespace rcuda::server

@@ -10,8 +10,8 @@
 //
 // The worker moves the memory itself where it can (ParkWay::kWorker). Otherwise a helper
 // (park_helper.h) lets the driver move it (ParkWay::kDriver). If a helper fails and does not report
-// that the process runs as before, the session ends. Sessions that are parked together take each
-// step together. Pure functions.
+// that the worker runs on (ParkExit::kRefused), the session ends. Sessions that are parked together
+// take each step together. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -61,7 +61,7 @@ constexpr bool may_follow(ParkState from, ParkState to) {
 // Whether the session's memory is off its GPUs, or on its way back to them.
 constexpr bool is_away(ParkState state) { return state >= ParkState::kParked; }
 
-// As rcuda-smi shows it; empty for an active session.
+// The state as rcuda-smi shows it; empty for an active session.
 constexpr const char* to_string(ParkState state) {
   constexpr const char* kNames[] = {"",        "parking", "parking", "parking",
                                     "parking", "parked",  "waiting", "waking"};

@@ -2,10 +2,10 @@
 // many of them may be started now.
 //
 // Programs that start at the same time take the idle workers, and the rest of the programs wait
-// until more workers have started. If that happens, more such programs will come soon, for example
-// the next step of a job with eight processes. So the pool grows to the number of clients that came
-// within a second (the start of two workers takes about as long), and shrinks again when fewer
-// clients have come for a while.
+// until more workers have started. If that happens, more such programs are likely to come soon, for
+// example the next step of a job with eight processes. So the pool grows to the number of clients
+// that came within a second (the start of two workers takes about as long), and shrinks again when
+// fewer clients have come for a while.
 //
 // The start of a worker holds the driver's locks for much of half a second. Meanwhile allocations,
 // frees, copies, sorts and loads of modules of running programs take up to twice as long, and

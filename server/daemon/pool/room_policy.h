@@ -3,7 +3,8 @@
 //
 // Sessions of the lowest priority come first, and among these the session that has been idle
 // longest. A session that woke lately stays, except if the session that needs the room has a higher
-// priority. If the sessions that may be parked do not free enough, none is chosen. Pure functions.
+// priority. If the sessions that may be parked do not free enough, no session is chosen. Pure
+// functions.
 #pragma once
 
 #include <chrono>

@@ -3,9 +3,9 @@
 // A worker never has the daemon's log or audit, because a program that has taken over its worker
 // could close, fill or forge them. Each worker has a pipe of its own. The daemon reads complete
 // lines, replaces control characters, and writes each line with its own time and the worker's
-// number. When it has written kMostLines of one worker within kInterval, it also writes the rest of
-// the bytes that it has read. Then it does not read the pipe until the next interval, and lines
-// that do not fit into the full pipe are lost. The bound is higher if the log has debug lines.
+// number. When it has written kMostLines of one worker within kInterval, it still writes the bytes
+// that it has already read. Then it does not read the pipe until the next interval, and lines that
+// do not fit into the full pipe are lost. The bound is higher if the log has debug lines.
 //
 // Threads: one. Blocking: none, except as the daemon's own log does. Errors: none; a line whose
 // destination fails is lost.
@@ -46,7 +46,7 @@ class WorkerLog {
   Clock::time_point resumes_at() const;
   // Writes the lines that have arrived, up to a bound for one call.
   void relay(Clock::time_point now);
-  // Writes the rest after the worker has ended.
+  // Writes the remaining lines after the worker has ended.
   void finish(Clock::time_point now);
 
  private:

@@ -3,12 +3,12 @@
 // The pool keeps RCUDA_SERVER_POOL started workers idle, and more for a while after many sessions
 // came together. Each idle worker has a different base of addresses. The pool assigns sessions to
 // idle workers. A worker that was assigned is replaced when that disturbs no session
-// (pool_demand.h). The pool starts more workers for clients that wait, a few at a time, also if a
-// client's other servers already use the bases of the idle workers (address_window.h). The client
-// that has waited longest gets the first worker that is ready. A worker that dies is reaped and
-// logged; only its client notices. If workers fail to start, the pool tries again after growing
-// pauses, and keeps the reason for clients that wait. If the reason is lasting, clients do not
-// wait.
+// (pool_demand.h). The pool starts more workers for clients that wait, a few at a time. A client
+// may have to wait although workers are idle, because its other servers already use the bases of
+// these workers (address_window.h). The client that has waited longest gets the first worker that
+// is ready. A worker that dies is reaped and logged; only its client notices. If workers fail to
+// start, the pool tries again after growing pauses, and keeps the reason for clients that wait. If
+// the reason is lasting, clients do not wait.
 //
 // A worker that restricts itself to some devices does so before its driver starts, so a session
 // needs a worker of its set of devices (DeviceSets), and of its compute share (compute_share.h).
@@ -82,8 +82,8 @@ class WorkerPool {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `bases`: of this server's workers. Servers with different bases do not clash in one client.
-  // `port`: where other workers look up the exports of this server's workers.
+  // `bases`: of this server's workers. A client can use several servers only if their workers have
+  // different bases. `port`: where other workers look up the exports of this server's workers.
   WorkerPool(const Settings& settings, const Bases& bases, uint16_t port = 0);
   ~WorkerPool();
 
@@ -92,10 +92,11 @@ class WorkerPool {
 
   // From now on, handle() ends the processes that workers leave behind, if workers have no cgroups.
   // `is_other`: whether a child of this process belongs to another part of the daemon, such as a
-  // door. It is not ended.
+  // door. Such a child is not ended.
   void adopt_orphans(std::function<bool(pid_t)> is_other);
 
-  // Opens the cgroup of the settings, if it can. An error names RCUDA_SERVER_CGROUP.
+  // Opens the cgroup that the settings name. With `auto` and no delegated cgroup, the workers get
+  // no cgroups. An error names RCUDA_SERVER_CGROUP.
   Status prepare();
   // Whether prepare() would find the cgroup of the settings. Changes nothing.
   static Status check_cgroup(const Settings& settings);
@@ -104,7 +105,7 @@ class WorkerPool {
     const wire::Hello* hello = nullptr;
     uint32_t sm_percent = 0;  // the compute share of its session; 0: none
     uint32_t priority = 0;
-    bool displaces = false;  // its lease, if it has one, lets it park other sessions
+    bool displaces = false;  // its session may park other sessions; a lease may forbid this
   };
   // worker_pool_fill.cpp: starts the workers that are missing for the `waiting` sessions, and the
   // idle workers that are due (pool_demand.h). Ends idle workers that are not wanted. `drains`: no
@@ -143,7 +144,7 @@ class WorkerPool {
   bool pass_on(const wire::PeerHello& hello, size_t peeked, UniqueFd* socket);
   // Passes on a connection from a worker that looks up an export of another worker. `user`: of the
   // process at the connection's other end. Returns false if no worker of that user has query.place,
-  // or if it takes no connection now.
+  // or if that worker takes no connection now.
   bool look_up(const wire::ExportQuery& query, uid_t user, size_t peeked, UniqueFd* socket);
   // Whether a session runs as that user.
   bool runs_as(uid_t user) const;
@@ -168,14 +169,15 @@ class WorkerPool {
   // its owner does not pass `may_end`.
   using MayUse = std::function<bool(const Identity& owner)>;
   Status end_session(uint32_t worker_pid, const MayUse& may_end, const std::string& why);
-  // worker_pool_park.cpp: begin to park or wake the session of that worker. kUnavailable if its
-  // state does not allow that, kNotFound as end_session(). report() shows the outcome.
+  // worker_pool_park.cpp: begin to park or wake the session of that worker. kUnavailable if the
+  // session's state does not allow that, kNotFound in the same cases as end_session(). report()
+  // shows the outcome.
   Status park_session(uint32_t worker_pid, const MayUse& may_park, const Identity& by);
   Status wake_session(uint32_t worker_pid, const MayUse& may_wake, const Identity& by);
   // worker_pool_move.cpp: makes a parked session wake on the GPU `to` instead of `from`. `from` may
-  // be left out if the session has one GPU. Without `to`, chooses the GPU with the fewest sessions
-  // of those that pass `may_take`. Returns the GPU. kUnavailable if the move is not possible now,
-  // kInvalidArgument if it never is.
+  // be left out if the session has one GPU. Without `to`, chooses, of the GPUs that pass
+  // `may_take`, the GPU with the fewest sessions. Returns the GPU. kUnavailable if the move is not
+  // possible now, kInvalidArgument if it never is.
   Result<uint32_t> move_session(uint32_t worker_pid, std::optional<uint32_t> from,
                                 std::optional<uint32_t> to,
                                 const std::function<bool(uint32_t gpu)>& may_take,
@@ -251,25 +253,26 @@ class WorkerPool {
     Clock::time_point waits_since;       // when it entered kWaiting before this wake
     ParkWay way = ParkWay::kDriver;
     std::map<uint32_t, uint64_t> bytes;  // that the park moves, by device
-    uint64_t kept = 0;   // bytes of the host that the worker keeps for its next park
-    uint64_t keeps = 0;  // `kept` after the wake in progress
+    uint64_t kept = 0;   // bytes of host memory that the worker keeps for its next park
+    uint64_t keeps = 0;  // the value of `kept` after the wake in progress
 
     // The worker moves the memory now.
     bool worker_moves() const {
       return way == ParkWay::kWorker &&
              (state == ParkState::kParking || state == ParkState::kWaking);
     }
-    std::optional<Identity> by;               // the requester. None: park_after, another session's
-                                              // room, or its own program
+    std::optional<Identity> by;               // the user that requested the park or wake; none: the
+                                              // daemon or the session's own program did
     std::string refused;                      // the reason of the last refused park; empty: none
     std::string logged;                       // the last reason in the log
     Clock::time_point awake_at{};             // when the session last woke
     uint64_t tried_at = kNeverTried;          // WorkPage::used_at() when park_after last tried
     std::optional<Clock::time_point> try_at;  // when park_after tries again
     Clock::time_point room_asked;             // only samples of NVML after this time count
-    bool keeps_room = false;                  // others must leave it room to wake (keep_room())
-    bool is_broken = false;                   // a park or wake failed, so the session ends
-    // A permutation: where the memory of each GPU goes when the session wakes. Empty: it stays.
+    bool keeps_room = false;  // other sessions must leave it room to wake (keep_room())
+    bool is_broken = false;   // a park or wake failed, so the session ends
+    // A permutation: where the memory of each GPU goes when the session wakes. Empty: back to its
+    // GPU.
     std::map<uint32_t, uint32_t> moves;
     uint32_t unanswered_moves = 0;  // unanswered kPlace steps; if not 0, kWakeWanted is ignored
     // ---- worker_pool_oversubscribe.cpp
@@ -375,8 +378,8 @@ class WorkerPool {
   Status start_moving(const std::vector<Worker*>& members, ParkTask task);
   uint64_t may_keep(const Worker& worker) const;
   void wake_waiting(GpuMonitor& monitor, Clock::time_point now);
-  // `may_displace`: other sessions may be parked for the members. `is_first`: no other session
-  // waits for the members' devices.
+  // `may_displace`: other sessions may be parked for the members. `is_first`: no earlier session in
+  // the queue waits for the members' devices.
   void wake_if_room(const std::vector<Worker*>& members, GpuMonitor& monitor, Clock::time_point now,
                     bool may_displace, bool is_first);
   void end_helpers();
@@ -474,7 +477,8 @@ class WorkerPool {
   Base choose_base(const wire::Hello* hello) const;
   void read(Worker& worker);
   void read_start(Worker& worker, ToDaemon message);
-  // Handles the end of a worker's process. `status`: of waitpid(); none: a tracer keeps it.
+  // Handles the end of a worker's process. `status`: of waitpid(); none: a debugger still holds the
+  // process.
   void handle_end(Worker& worker, std::optional<int> status);
   // Returns false while waitpid() does not report the end.
   bool reap(Worker& worker);
@@ -483,7 +487,7 @@ class WorkerPool {
   // when to check the worker again. Ends the worker if `now` is later than a limit allows.
   Clock::time_point enforce_time(Worker& worker, Clock::time_point now);
   void end_orphans();
-  // Whether a worker that started after this one's end would end in the same way.
+  // Whether further workers are likely to end in the same way as this worker.
   bool ends_again(const Worker& worker, std::optional<int> status);
   // Records the failed start. The next worker gets a larger base.
   void did_not_start(const Worker& worker, const Status& status, bool is_lasting);

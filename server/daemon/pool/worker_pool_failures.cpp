@@ -25,9 +25,9 @@ constexpr auto kStuckPause = std::chrono::milliseconds(1000);
 
 }  // namespace
 
-// A single crash may have a temporary cause, such as a shortage of memory. So a second crash is
-// needed, of a worker that started after the first crash: workers that started earlier may have
-// crashed for the same cause.
+// A single crash may have a temporary cause, such as a shortage of memory. So the failure counts as
+// lasting only after a second crash, of a worker that started after the first crash. A worker that
+// started earlier may have crashed for the same temporary cause.
 bool WorkerPool::ends_again(const Worker& worker, std::optional<int> status) {
   const bool killed = !status || (WIFSIGNALED(*status) &&
                                   (WTERMSIG(*status) == SIGKILL || WTERMSIG(*status) == SIGTERM));
@@ -37,7 +37,8 @@ bool WorkerPool::ends_again(const Worker& worker, std::optional<int> status) {
   return again;
 }
 
-// Returns when to try again: the socket of a worker that reads too slowly may be full.
+// Returns when to try again, because the socket of a worker that reads too slowly may be full.
+// Returns max() if nothing is left to send.
 WorkerPool::Clock::time_point WorkerPool::send_lost_ranks(Worker& worker) {
   if (worker.lost_ranks.empty()) return Clock::time_point::max();
   const Clock::time_point now = Clock::now();
@@ -57,7 +58,8 @@ void WorkerPool::report_lost_ranks(const Worker& dead) {
   const std::unordered_set<uint64_t> lost(tags_of_dead.begin(), tags_of_dead.end());
   for (Worker& worker : workers_) {
     if (&worker == &dead || !worker.is(State::kBusy) || !worker.work) continue;
-    // A worker may write tags of other users, but must not end their ranks.
+    // A worker can write any tags, also those of other users, but it must not be able to end ranks
+    // of other users.
     if (!same_user(worker.identity, dead.identity)) continue;
     std::vector<uint64_t>& tags = worker.lost_ranks;
     for (const uint64_t tag : worker.work->communicators()) {

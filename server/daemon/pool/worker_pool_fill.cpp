@@ -26,8 +26,8 @@ namespace {
 
 // The workers that may start at the same time. More would not be ready sooner, and would delay the
 // first: the driver makes one context after the other (105 ms each on an H100, of the 430 ms that a
-// worker takes alone), and the rest takes processors. Hanging workers count too, so that their
-// number is bounded if the driver hangs.
+// worker takes alone), and the other steps of a start need processors. Hanging workers count too,
+// so that their number is bounded if the driver hangs.
 size_t most_starting() { return std::clamp(usable_processors(), 4u, 8u); }
 
 CgroupLimits limits_of(const Settings& settings) {
@@ -203,7 +203,7 @@ Status WorkerPool::start(const Base& base, const DeviceSets::Key& devices, uint3
 Status WorkerPool::hold(Worker* worker) {
   // glibc 2.36 declares pidfd_open() without C linkage.
   worker->process.reset(static_cast<int>(::syscall(SYS_pidfd_open, worker->pid, 0)));
-  if (!worker->process) return Status::from_errno(errno, "pidfd_open");
+  if (!worker->process) return Status::from_errno(errno, "watching a worker (pidfd_open)");
   if (!cgroups_) return {};
   RCUDA_ASSIGN_OR_RETURN(worker->cgroup, cgroups_->make(worker->pid));
   return worker->cgroup->limit(limits_of(settings_));

@@ -146,7 +146,7 @@ void WorkerPool::set_devices(Worker& worker, const std::map<uint32_t, uint32_t>&
   send_step(worker, ParkStep{step, 0, {}, worker.session.devices});
 }
 
-// Takes the move back, because the driver has restored the session on its old GPU.
+// Undoes the move, because the driver has restored the session on its old GPU.
 void WorkerPool::move_back(Worker& worker, const std::string& why) {
   std::map<uint32_t, uint32_t> back;
   for (const auto& [gpu, place] : worker.park.moves) back[place] = gpu;

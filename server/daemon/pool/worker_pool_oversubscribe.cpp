@@ -23,8 +23,8 @@ constexpr auto kRestPatience = 500ms;
 constexpr auto kIdlePatience = 1s;
 constexpr std::chrono::nanoseconds kStayPatience = 10s;
 // A worker reports the memory of its session only some time after it has answered the program. So a
-// wish for room is not refused before this time: another session may hold memory that is not
-// reported yet.
+// wish for room is not refused before this time has passed: another session may hold memory that is
+// not reported yet.
 constexpr auto kReportTime = 100ms;
 // The least time between two messages of a worker about room.
 constexpr auto kAskPause = 1ms;
@@ -34,7 +34,7 @@ constexpr auto kBusyPause = 100ms;
 // How long a worker may take to use the room that was made for it. Other sessions wait meanwhile.
 constexpr auto kUsePatience = 1s;
 // The room that is made for the context of a worker that starts: some 500 MB on an H200, but at
-// most the kContextPart-th part of the GPU. If the worker needs more, its next start makes more
+// most 1/kContextPart of the GPU's memory. If the worker needs more, its next start makes more
 // room.
 constexpr uint64_t kContextBytes = uint64_t{512} << 20;
 constexpr uint64_t kContextPart = 16;
@@ -302,7 +302,8 @@ uint64_t WorkerPool::context_bytes(uint32_t device) const {
 }
 
 // Parks sessions for a worker that found no room for its context, and lets refill() start the next
-// worker when they are parked. If none can be parked, refill() tries again after its pause.
+// worker when these sessions are parked. If no session can be parked, refill() tries again after
+// its pause.
 void WorkerPool::serve_start(Clock::time_point now, bool may_displace) {
   if (!start_priority_) return;
   StartWish& wish = *start_wish_;

@@ -54,7 +54,7 @@ uint64_t sum_of(const std::map<uint32_t, uint64_t>& bytes) {
 
 // The host's memory that the worker has while it is parked: the copy, and the memory that it keeps.
 // A worker that moves its memory itself puts the copy into the memory that it keeps. The driver
-// does not.
+// puts the copy into other memory.
 uint64_t WorkerPool::host_bytes(const Park& park) {
   const uint64_t moved = sum_of(park.bytes);
   return park.way == ParkWay::kWorker ? std::max(park.kept, moved) : park.kept + moved;
@@ -209,7 +209,7 @@ void WorkerPool::park_idle(Worker& worker) {
   if (!due || now < *due) return;
   worker.park.tried_at = worker.work->used_at();
   worker.park.try_at.reset();
-  // All sessions that are parked with it must be idle too.
+  // All sessions that would be parked with this session must be idle too.
   for (const Worker* const member : connected_with(worker)) {
     const auto due_too = park_due(*member);
     if (member == &worker || (due_too && now >= *due_too)) continue;
@@ -406,7 +406,7 @@ void WorkerPool::wake_if_room(const std::vector<Worker*>& members, GpuMonitor& m
   for (Worker* const member : members) {
     member->park.waits_since = member->park.since;
     enter(*member, ParkState::kWaking);
-    member->park.keeps_room = false;  // its state keeps the room from now on
+    member->park.keeps_room = false;  // the state kWaking keeps the room from now on
   }
 }
 
@@ -417,7 +417,7 @@ void WorkerPool::end_helpers() {
       helper = helper->is_gone() ? helpers_.erase(helper) : std::next(helper);
       continue;
     }
-    for (Worker& worker : workers_) {  // some may have ended meanwhile
+    for (Worker& worker : workers_) {  // some workers may have ended meanwhile
       if (worker.is(State::kBusy) && helper->moves(worker.pid)) helper_ended(worker, *outcome);
     }
     ask_for_room_again();
@@ -464,7 +464,8 @@ void WorkerPool::worker_moved(Worker& worker, const ParkAnswer& answer) {
 
 void WorkerPool::lose(Worker& worker, const std::string& why) {
   const bool parks = worker.park.state == ParkState::kParking;
-  const std::string what = parks ? "parking it failed: " : "its GPU memory could not be restored: ";
+  const std::string what = parks ? "the session could not be parked: "
+                                 : "the session's GPU memory could not be restored: ";
   RCUDA_ERROR("the session of worker %d ends: %s%s", worker.pid, what.c_str(), why.c_str());
   worker.park.is_broken = true;
   stop_session(worker, what + why);
