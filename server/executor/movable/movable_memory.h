@@ -13,8 +13,8 @@
 // only the first difference: the worker replaces the functions that refuse the memory, and the
 // client answers queries about addresses itself.
 //   - Every device of the session has access. Without access, the driver would refuse copies
-//     between the memory of two devices, which it makes for plain memory (driver 580, H200). So a
-//     session has no movable memory if its devices cannot reach each other.
+//     between the memory of two devices, although it makes such copies of plain memory (driver
+//     580, H200). So a session has no movable memory if its devices cannot reach each other.
 //   - cuIpcGetMemHandle refuses the memory, so export_allocation() exports it by a descriptor.
 //   - cuMemFreeAsync refuses the memory, so free_in_order() records an event in the stream. The
 //     memory is released after the stream has reached this event.
