@@ -137,7 +137,7 @@ class SessionLoop {
   const LoopServices services_;
   SessionTime time_;
   ContextWatch contexts_;
-  uint64_t commands_seen_ = 0;  // the number at the last check_limits()
+  uint64_t commands_seen_ = 0;  // the number of commands at the last check_limits()
   wire::RingReader ring_;
   WaitsAhead waits_ahead_{ring_};
   std::string stop_why_;  // written before stop_, read after it

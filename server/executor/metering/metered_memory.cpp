@@ -139,7 +139,7 @@ CUresult meters_cuMemFreeAsync(Meters& meters, CUdeviceptr address, CUstream str
     meters.allocations.give(*booking);
   } else if (result != CUDA_SUCCESS ||
              !meters.stream_frees.add(*booking, stream, meters.allocations)) {
-    meters.allocations.put(address, *booking);  // until the allocation's context ends
+    meters.allocations.put(address, *booking);  // booked until its context ends
   }
   return result;
 }

@@ -96,7 +96,7 @@ class MovableMemory {
     std::shared_ptr<Physical> physical;
     uint64_t bytes = 0;
     std::vector<CUmemAccessDesc> access;
-    CUcontext owner = nullptr;  // context of a cuMemAlloc; null: the program has mapped it
+    CUcontext owner = nullptr;  // context of the cuMemAlloc; null: mapped by the program
     uint64_t requested = 0;     // the argument of cuMemAlloc; `bytes` is rounded up
     std::shared_ptr<const Export> exported;
     bool is_freed = false;  // freed in stream order; in freed_ until the stream reaches the free
@@ -137,7 +137,7 @@ class MovableMemory {
   struct Device {
     CUdevice device = 0;
     CUmemAllocationProp properties{};  // for new allocations
-    int node = -1;                     // the NUMA node near it; -1: unknown
+    int node = -1;                     // the NUMA node near the device; -1: unknown
   };
   struct Free {
     CUevent event = nullptr;

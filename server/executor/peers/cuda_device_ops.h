@@ -52,7 +52,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   struct Device {
     CUdevice device = 0;
     CUcontext primary = nullptr;  // outlives this object
-    bool gpudirect = true;        // RDMA adapters may access its memory, if they can
+    bool gpudirect = true;        // RDMA adapters may access the device's memory
   };
 
   struct Options {
@@ -210,7 +210,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   CondVar resumed_;
   std::atomic<bool> by_itself_;                        // pauses need no grant
   bool pause_used_ RCUDA_GUARDED_BY(mutex_) = false;   // pause() has reported the pause in progress
-  bool pause_stale_ RCUDA_GUARDED_BY(mutex_) = false;  // a round has ended without pause()
+  bool pause_stale_ RCUDA_GUARDED_BY(mutex_) = false;  // a round has ended without a pause() call
 };
 
 }  // namespace rcuda::server
