@@ -56,7 +56,7 @@ MovableMemory::MovableMemory(const api::DriverTable& plain, ExportedNames& names
   if (!can || !reach_each_other(plain, devices)) {
     RCUDA_WARN(
         "movable_memory has no effect for this session, so only the driver can park its GPU "
-        "memory: its devices lack virtual memory management or access to each other");
+        "memory: the session's GPUs lack virtual memory management or access to each other");
     return;
   }
   for (const SessionDevice& device : devices) {
