@@ -71,7 +71,7 @@ Status check_contexts(const api::DriverTable& driver, const std::vector<SessionD
     if (result == CUDA_SUCCESS) continue;
     return Status::from_cuda(result,
                              "a fault in another program has ended the contexts of all clients of "
-                             "this GPU's MPS: start the program again");
+                             "this GPU's MPS: start your program again");
   }
   return {};
 }
@@ -92,7 +92,7 @@ CUresult ContextWatch::ask(Probe& probe) {
   if (probe.stream && probe.generation == context->generation) {
     return driver_.cuStreamQuery(probe.stream);
   }
-  // The program has reset the device, or this is the first time.
+  // The program has reset the device, or this is the first look().
   probe.generation = context->generation;
   probe.stream = nullptr;
   const CUresult result = driver_.cuStreamCreate(&probe.stream, CU_STREAM_NON_BLOCKING);

@@ -45,8 +45,8 @@ class DaemonListener {
   Result<FurtherSocket> wait_for_stream(int index, Clock::time_point deadline);
 
   // `function` is called when a socket arrives that replaces a lost socket, with the index of the
-  // socket, before wait_for_stream() returns the socket. It may be empty. Returns when the previous
-  // function cannot run any more.
+  // socket, before wait_for_stream() returns the socket. `function` may be empty. Returns when the
+  // previous function cannot run any more.
   void on_replacement(std::function<void(int index)> function);
 
  private:

@@ -124,7 +124,8 @@ Status DeviceSet::lock_staging() {
                                                      CU_MEMHOSTREGISTER_PORTABLE);
       result != CUDA_SUCCESS) {
     return Status::from_cuda(result, "page-locking " + bytes_text(staging_->bytes()) +
-                                         " of staging memory (--staging-bytes, ulimit -l)");
+                                         " of staging memory (raise ulimit -l or lower "
+                                         "--staging-bytes)");
   }
   locked_ = true;
   return {};
@@ -180,7 +181,9 @@ Status DeviceSet::select(const std::vector<uint32_t>& wanted, wire::Welcome* wel
   resources->reply_memory = staging_->data() + staging_->staging_bytes();
   resources->wait_marks = {resources->reply_memory + kReplyMemoryBytes, kWaitMarkBytes};
   resources->marks = {resources->wait_marks.data() + kWaitMarkBytes, kMarkMemoryBytes};
-  if (chosen.front() == &devices_.front()) {  // see lock_staging()
+  // ArrivalGates needs words that are page-locked in the context of the session's first device.
+  // lock_staging() has page-locked all memory in the context of this worker's first device.
+  if (chosen.front() == &devices_.front()) {
     resources->arrival_words = {resources->marks.data() + kMarkMemoryBytes, kArrivalWordBytes};
   }
   resources->pinned_bytes = staging_->bytes();

@@ -126,8 +126,8 @@ void parse(const std::string& argument, Workers* workers, GpuMoves* moves) {
   }
 }
 
-// Returns pairs for all GPUs that the driver shows, as the driver requires; none if a GPU of
-// `moves` is missing.
+// Returns a pair for each GPU that the driver shows, because the driver requires all of them.
+// Returns nullopt if a GPU of `moves` is missing.
 std::optional<std::vector<CUcheckpointGpuPair>> pairs_for(const LoadedDriver& driver,
                                                           const GpuMoves& moves) {
   std::map<std::string, CUuuid> gpus;

@@ -16,7 +16,7 @@ namespace rcuda::server {
 enum class ParkTask { kPark, kWake };
 enum class ParkExit {
   kDone = 0,
-  kRefused = 1,  // the workers run on: as before the park, or after kWake on their old GPUs
+  kRefused = 1,  // the workers go on: kPark has changed nothing; kWake has kept their old GPUs
   kBroken = 2,   // the state of the workers' processes is unknown
 };
 

@@ -31,13 +31,14 @@
 //
 //   kRoomWanted  the device, the bytes that the driver has refused, and the free bytes. The daemon
 //                answers kRoom with 1 when it has made room, or with 0 if it cannot
-//   kRoomUsed    after such an answer: the session has allocated the memory, or gives up
+//   kRoomUsed    after the last kRoom: the session has allocated the memory, or gives up
 //   kRoomAsked   the device and the free bytes. The daemon answers kRoom with the further bytes
 //                that it could make free
 //
 // A step that does not fit the session's state is ignored, because steps and answers may cross.
 //
-// Threads: receive() and any() from any thread, the rest on the executor thread. Blocking: none.
+// Threads: receive() and any() from any thread, all other functions on the executor thread. Nothing
+// blocks.
 #pragma once
 
 #include <algorithm>

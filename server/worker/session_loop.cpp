@@ -131,9 +131,9 @@ Status SessionLoop::run() {
       return Status(shared.status()).with_context("exposing the GPU-written words to the client");
     marks = *shared;
   }
-  // Commands of all client threads run on this thread. The client decides which of its threads may
-  // make unsafe calls during a capture, and this worker's own queries must not invalidate a
-  // capture.
+  // Commands of all client threads run on this thread, so this thread's capture mode is relaxed:
+  // the client decides which of its threads may make unsafe calls during a capture. Besides, this
+  // worker's own queries must not invalidate a capture.
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   services_.driver.cuThreadExchangeStreamCaptureMode(&mode);
   if (resources.output) resources.output->set_sink(&services_.answers.events());
@@ -241,7 +241,7 @@ uint64_t SessionLoop::limits_due() const {
   return due;
 }
 
-// A command may stay in the driver for long, which the daemon must not take for idleness.
+// A command may stay in the driver for long. The daemon must not take this time for idleness.
 void SessionLoop::note_busy() {
   if (time_.limits() && options_.work) [[unlikely]]
     options_.work->set_idle_end(WorkPage::kBusy);
@@ -314,8 +314,8 @@ Status SessionLoop::idle() {
   const auto quiet = now - last_activity_;
   const bool polls =
       !services_.completions.empty() || services_.mirrors.any_after_waits() || scheduler_.crowded();
-  // With few processors, the threads that receive bytes need this thread's processor. The last byte
-  // wakes this thread.
+  // With few processors, the threads that receive bytes need this thread's processor. So this
+  // thread sleeps, and the last byte wakes it.
   const bool receives = options_.sleeps_for_arrivals && services_.arrivals.expected() != 0;
   const auto spin = polls || copying ? kSpinsForCompletions * options_.spin : options_.spin;
   if (!receives && quiet < spin) {

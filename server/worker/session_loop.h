@@ -40,7 +40,7 @@ namespace rcuda::server {
 
 struct SessionLoopOptions {
   // How long to poll for the next command before sleeping. A wake-up costs some 10 µs. With few
-  // cores it should be short, because polling may keep the client from running.
+  // cores this time should be short, because polling may keep the client from running.
   std::chrono::nanoseconds spin = std::chrono::microseconds(50);
   // The clock of the session's limits, in nanoseconds; Ledger::book_copy() uses the same clock.
   // After a jump of the clock, Link::interrupt() makes the loop read it.
@@ -60,7 +60,8 @@ class SessionLoop {
   SessionLoop(const SessionResources& resources, const SessionLoopOptions& options);
   ~SessionLoop();
 
-  // Exposes the staging region, reports to the client that the session is ready, and serves it.
+  // Exposes the staging region, reports to the client that the session is ready, and serves the
+  // session.
   Status run();
   // Makes run() return soon. Any thread. `why`: the reason, which the client reports with the lost
   // session; empty: no reason is sent. At most one call may pass a reason.
@@ -136,7 +137,7 @@ class SessionLoop {
   const LoopServices services_;
   SessionTime time_;
   ContextWatch contexts_;
-  uint64_t commands_seen_ = 0;  // the number at the last check_limits()
+  uint64_t commands_seen_ = 0;  // the number of commands at the last check_limits()
   wire::RingReader ring_;
   WaitsAhead waits_ahead_{ring_};
   std::string stop_why_;  // written before stop_, read after it

@@ -1,11 +1,11 @@
 // A session's rest: from the daemon's request to park it until its GPU memory is back (parker.h).
 //
-// From kAtRest on, no thread of the worker calls the driver: such a call would block while the
-// process is locked. The only exception is kMove, during which the process is not locked, and the
-// executor thread moves the memory. Otherwise the executor thread waits here. The other threads
-// call the driver only for work in progress, copies between servers and calls of NCCL. A session
-// that has any of these does not come to rest. Threads of NCCL itself may call the driver: they
-// block until the session wakes.
+// A call of the driver blocks while the process is locked. So from kAtRest on:
+// - The executor thread waits here. It calls the driver only for kMove, to move the memory; the
+//   process is not locked then.
+// - The worker's other threads do not call the driver. They do so only for work in progress, copies
+//   between servers and calls of NCCL, and a session that has any of these does not come to rest.
+// - NCCL's own threads may call the driver. Then they block until the session wakes.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -210,7 +210,7 @@ Result<std::optional<ParkStep>> SessionLoop::next_step(Clock::time_point until) 
   std::optional<ParkStep> step = options_.parker->take();
   const auto what = step ? step->what : ParkStep::What::kStay;
   if (what != ParkStep::What::kPlace && what != ParkStep::What::kPlaceBack) return step;
-  // Gives up memory that the session has booked on its old GPUs.
+  // Releases the booking of memory on the session's old GPUs.
   const bool asks = what == ParkStep::What::kPlace;
   if (asks && !services_.meters.memory.has_given_up()) services_.meters.memory.give_up();
   move_to(step->devices);
@@ -263,9 +263,9 @@ Status SessionLoop::come_to_rest() {
   return status;
 }
 
-// Makes NCCL release the memory of its communicators (`suspends`: the tags for Nccl::suspend()), or
-// take the memory again (null). Returns when the other ranks have done so too, or when the session
-// is over. `why`: the reason if NCCL did not do it.
+// Makes NCCL release the memory of its communicators, or take this memory again. `suspends`: the
+// tags for Nccl::suspend(); null: take the memory again. Returns when the other ranks have released
+// or taken their memory too, or when the session is over. `why`: the reason if NCCL failed.
 Status SessionLoop::move_nccl(const std::vector<uint64_t>* suspends, std::string* why) {
   const auto outcome = std::make_shared<std::optional<std::string>>();
   const auto then = [outcome](const std::string& text) { *outcome = text; };

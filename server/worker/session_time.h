@@ -6,8 +6,8 @@
 // over, because that takes a query of the driver. A session whose work has ended meanwhile counts
 // as used at that moment, so an idle session may get more time than its limit, but never less.
 //
-// Threads: one; the values are plain. Blocking: none. Errors: none. Times are nanoseconds of the
-// monotonic clock.
+// Threads: last_end() on any thread, because it reads only constants; all other functions on one
+// thread. Blocking: none. Errors: none. Times are nanoseconds of the monotonic clock.
 #pragma once
 
 #include <cstdint>

@@ -26,7 +26,7 @@ Status populate(std::byte* data, size_t bytes) {
   for (size_t at = 0; at < bytes; at += kPopulatedAtOnce) {
     const size_t some = std::min(kPopulatedAtOnce, bytes - at);
     if (::madvise(data + at, some, MADV_POPULATE_WRITE) == 0) continue;
-    if (errno == EINVAL) return {};  // a kernel before 5.14
+    if (errno == EINVAL) return {};  // kernels before 5.14 lack MADV_POPULATE_WRITE
     const int error = errno == EFAULT ? ENOMEM : errno;
     return Status::from_errno(error, "allocating " + bytes_text(bytes) +
                                          " of staging memory (see --staging-bytes, and the memory "

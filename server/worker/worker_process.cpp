@@ -96,7 +96,8 @@ Status check_nccl(const Settings& settings) {
                                             " is not usable: " + loaded.context());
 }
 
-// Loads the library, as a session does at its first call of NCCL.
+// Returns NCCL's version and path, or the reason why it is unavailable. Loads the library, as a
+// session does at its first call of NCCL.
 std::string describe_nccl(const Settings& settings) {
   const std::string& choice = settings.nccl.get();
   const Result<const NcclLibrary*> library = load_nccl(choice);

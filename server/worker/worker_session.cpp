@@ -320,7 +320,7 @@ void WorkerSession::receive(ToWorker message) {
   }
   auto& call = std::get<PeerCall>(message);
   // Another worker may connect before loop_ is set: the client's end of the Link may be complete
-  // before this one, and the client may already have introduced the two workers.
+  // before this end, and the client may already have introduced the two workers.
   if (loop_) {
     loop_->executor().peers.accept_caller(call.introduction, std::move(call.descriptor));
   } else if (early_.size() < kMostEarlyCallers) {

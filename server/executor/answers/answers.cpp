@@ -53,8 +53,9 @@ uint64_t Answers::latch(CUresult error) {
   if (sticky_ != CUDA_SUCCESS) return 0;
   if (cuda::is_sticky(error)) {
     sticky_ = error;
-    RCUDA_INFO("CUDA error %d makes the session's contexts unusable: all its later calls fail",
-               static_cast<int>(error));
+    RCUDA_INFO(
+        "CUDA error %d makes the session's contexts unusable: all later calls of the session fail",
+        static_cast<int>(error));
   }
   return publish(error);
 }

@@ -4,8 +4,8 @@
 // Answers are sent in the order of the calls. A sticky error is latched before its answer is sent,
 // so that the client's next post() finds it as well. A broken Link is not reported here; the
 // session loop notices it.
-// Threads: reply(), before_waits_end() and end_wait() on the executor thread, everything else on
-// any. Blocking: as Link::put(); for events see EventSink.
+// Threads: reply(), before_waits_end() and end_wait() on the executor thread, all other functions
+// on any thread. Blocking: as Link::put(); for events see EventSink.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ struct ReplyTarget {
   uint32_t call = 0;
   uint32_t slot = 0;
   uint32_t slot_bytes = 0;
-  // kWithNext: the executor thread sends another answer directly after it.
+  // kWithNext: the executor thread sends another answer directly after this reply.
   transport::Wake wake = transport::Wake::kNow;
   size_t capacity() const { return slot_bytes - sizeof(uint64_t) - sizeof(wire::ReplyHeader); }
 };
@@ -58,8 +58,9 @@ class Answers {
   bool has_signalled(WordSignal signal);
   void reply(const ReplyTarget& target, CUresult result, std::span<const std::byte> body);
   // Sets the session's error word after a posted command failed, or work failed asynchronously. A
-  // sticky error is never overwritten. The engine of peer copies latches a stream's error before it
-  // releases the stream. Returns the number of the error, or 0 if an earlier sticky error stays.
+  // sticky error is never overwritten. Returns the number of the error, or 0 if an earlier sticky
+  // error stays. The engine of peer copies calls this before it releases the stream of a failed
+  // copy, so the client finds the error when it learns that the stream has gone on.
   uint64_t latch(CUresult error);
   // Removes the error with this number, because the program has received it in another way. If
   // there is no later error, the error word has the previous error again. The client skips errors

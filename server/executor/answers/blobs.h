@@ -1,7 +1,7 @@
 // Blobs: keeps data that did not fit into a reply (api/blob.h) until the client has read it.
 //
-// A client that gives up leaves its blob here. When there are too many, the oldest are dropped.
-// Executor thread only; nothing blocks.
+// A client need not read its blobs to the end. So when the blobs are too many or too large, the
+// oldest are dropped. Executor thread only; nothing blocks.
 #pragma once
 
 #include <cstddef>
@@ -19,10 +19,10 @@ class Blobs {
 
   // Returns the blob's number, which is never 0.
   uint32_t keep(api::Blob blob);
-  // Returns at most `room` bytes from `offset` on; none if no such blob exists or it ends before
-  // `offset`.
+  // Returns at most `room` bytes from `offset` on; none if the blob does not exist or has no bytes
+  // there.
   std::span<const std::byte> read(uint32_t number, uint64_t offset, size_t room) const;
-  // Forgets the blob if it ends at `end`.
+  // To be called when the client has read up to `end`. Drops the blob if it ends there.
   void drop_at(uint32_t number, uint64_t end);
 
  private:

@@ -20,7 +20,7 @@ namespace rcuda::server {
 // (client/copy/stand_in.h), or a user object.
 class ClientResource {
  public:
-  // Where resources report their end. Shared, because they may outlive the session.
+  // Where resources report their end. Shared, because resources may outlive the session.
   struct Sink {
     Mutex mutex;
     EventSink* events RCUDA_GUARDED_BY(mutex) = nullptr;  // null after the session's end

@@ -32,10 +32,10 @@ class EventSink {
   Status released(uint64_t callback);
   // Sends a text of any length, in events of bounded size.
   Status output(bool is_stderr, std::string_view text);
-  // Sends a line. Returns kTimeout and sends nothing if the client takes no events.
+  // Sends a line. Returns kTimeout and sends nothing if it would have to wait for the event ring.
   Status try_output(bool is_stderr, std::string_view line);
-  // Sends a line about the session. `ends`: as in NoticeEvent. Returns kTimeout and sends nothing
-  // if the client takes no events.
+  // Sends a line about the session. `ends`: as in NoticeEvent. Returns kTimeout as try_output()
+  // does.
   Status notice(bool ends, std::string_view text);
   Status trace(std::span<const wire::TraceEvent> events);
 

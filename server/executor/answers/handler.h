@@ -20,7 +20,7 @@ inline constexpr HandlerResult kMalformed{CUDA_SUCCESS, true, false};
 inline constexpr HandlerResult kDeferred{CUDA_SUCCESS, false, true};
 
 // A callback of the client as a host function for the driver. The function publishes a
-// HostCallbackEvent and waits for the ack.
+// HostCallbackEvent and waits for the client's ack.
 struct HostFunction {
   CUhostFn function = nullptr;
   void* argument = nullptr;

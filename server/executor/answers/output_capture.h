@@ -3,12 +3,12 @@
 //
 // During a synchronisation, a driver writes device printf to the process's stdout, and failed
 // assertions to its stderr. This class replaces both descriptors by pipes. A thread reads them, so
-// that the driver never blocks on a full pipe. drain() reads the rest on the calling thread: when
-// it returns, all output so far is published. The process's own messages must go elsewhere (the log
-// has its own file).
+// that the driver never blocks on a full pipe. drain() reads what this thread has not read yet:
+// when drain() returns, all output so far is published. The process's own messages must go
+// elsewhere (the log has its own file).
 // A process has at most one OutputCapture, because the descriptors belong to the process. Threads:
-// it starts a reader thread; all functions may be called from any thread. Blocking: drain(), as
-// EventSink does.
+// it starts a reader thread; all functions may be called from any thread. Blocking: drain() and the
+// reader thread block as EventSink::output() does.
 // Errors: start() fails if the pipes or the thread cannot be made.
 #pragma once
 

@@ -53,8 +53,8 @@ class Objects {
   CUresult result_ = CUDA_SUCCESS;
 };
 
-// Returns the first function that the driver has. Older drivers have some functions only under the
-// name of an earlier version.
+// Returns the first of the functions that is not null. Older drivers have some functions only under
+// the name of an earlier version.
 template <typename Function>
 Function first_of(Function function) {
   return function;

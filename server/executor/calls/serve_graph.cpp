@@ -22,7 +22,8 @@ CUresult with_kernel_node(const api::DriverTable& table, CUDA_KERNEL_NODE_PARAMS
   std::vector<void*> pointers;
   for (const auto& [offset, size] :
        function ? parameters_of(table, function, false) : parameters_of(table, kernel, true)) {
-    // The driver ignores CU_LAUNCH_PARAM_BUFFER_SIZE: it reads the bytes of all parameters.
+    // The driver ignores CU_LAUNCH_PARAM_BUFFER_SIZE and reads the bytes of all parameters, so the
+    // block must contain all of them.
     if (size > parameter_bytes || offset > parameter_bytes - size) return CUDA_ERROR_INVALID_VALUE;
     pointers.push_back(bytes + offset);
   }

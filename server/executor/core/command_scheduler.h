@@ -6,8 +6,8 @@
 //              - A copy waits because earlier copies have exceeded a bandwidth limit (CopyPace).
 //              - A stream is held for a peer worker, and the driver may wait for the device in the
 //                command (allocations; loading code, also at the first launch of a kernel; ...).
-//                This driver call would block the engine, which has to end the copy that holds the
-//                stream.
+//                Such a call also blocks the driver calls of the engine for peer copies, which has
+//                to end the copy that holds the stream.
 //   postponed  must_postpone() is true: the driver would block its caller until the device is idle.
 //              Only the client thread that made the call waits. The command runs when the device is
 //              idle (DeviceWaits) and peer workers have released the memory that the command frees.

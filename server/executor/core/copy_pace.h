@@ -34,11 +34,12 @@ class CopyPace {
         limits_(quota.limits(&Allowance::bandwidth)) {}
 
   bool limits() const { return limits_; }
-  // Whether the command may be carried out now. If not, the caller asks again at until(). It may
-  // have to wait again, because other sessions with the same budgets may copy meanwhile.
+  // Whether the command may be carried out now. If not, the caller asks again at until(). The
+  // command may then have to wait again, because other sessions with the same budgets may copy
+  // meanwhile.
   bool may_start(std::span<const std::byte> frame, uint64_t now);
   uint64_t until() const { return until_; }
-  // To be called after a command with copies was accepted.
+  // To be called after the handler has accepted a command with copies.
   void book(uint16_t opcode, std::span<const std::byte> body, uint64_t now);
 
   // The bytes of the command that count: those that it moves between the client and a device, or

@@ -2,8 +2,8 @@
 // handlers/, by family; the generated api/server_commands.h declares them.
 //
 // Each handler gets the services of its family (services.h) and a command. The command's header is
-// valid, and its context is current. Exception: a command that carries a completion word also runs
-// if its context is invalid, without a current context. The body is untrusted input from the
+// valid, and its context is current. Exception: a command that carries a completion word runs even
+// if its context is invalid; then no context is current. The body is untrusted input from the
 // client. The bytes after it are read with BodyReader, which bounds every read.
 // A command that carries a completion word always signals it, with the error if there is one,
 // because a thread of the client waits for it. The session's error word gets such an error only in
@@ -39,7 +39,7 @@ namespace rcuda::server {
 
 struct Command {
   const wire::CommandHeader& header;
-  std::span<const std::byte> tail;  // the bytes after the body; in CustomEntry: body and tail
+  std::span<const std::byte> tail;  // the bytes after the body; for CustomEntry: body and tail
   ReplyTarget target;               // its `call` is 0 if the command was posted
 };
 

@@ -28,7 +28,7 @@ struct CopyRange {
 };
 
 struct CopySide {
-  CUmemorytype type = CU_MEMORYTYPE_DEVICE;  // the rest has no meaning for arrays
+  CUmemorytype type = CU_MEMORYTYPE_DEVICE;  // for arrays, the other fields have no meaning
   uint64_t base = 0, pitch_bytes = 0, height = 0;
   uint64_t x_bytes = 0, y = 0, z = 0;
 
@@ -76,8 +76,8 @@ inline CopySide destination_of(const CUDA_MEMCPY3D& copy) {
           copy.dstZ};
 }
 
-// From the first to the last byte that the copy touches; nullopt if the numbers overflow or are
-// incomplete. The range of an empty copy has 0 bytes and begins at the base.
+// Returns the range from the first to the last byte that the copy touches; nullopt if the numbers
+// overflow or are incomplete. The range of an empty copy has 0 bytes and begins at the base.
 inline std::optional<CopyRange> range_of(const CopySide& side, const CopyExtent& extent) {
   if (extent.empty()) return CopyRange{side.base, 0};
   if (side.pitch_bytes == 0 || side.height == 0) return std::nullopt;

@@ -36,9 +36,9 @@ class GraphKeeper {
               IdleCheck& idle)
       : driver_(driver), objects_(objects), resources_(resources), idle_(idle) {}
 
-  // Keeps `resource` as long as the graph and everything made from it. Returns the user object that
-  // owns `resource`, for release(). If the driver makes no user object, keeps `resource` until the
-  // session ends and returns null.
+  // Keeps `resource` until the graph and everything made from it have ended. Returns the user
+  // object that owns `resource`, for release(). If the driver makes no user object, keeps
+  // `resource` until the session ends and returns null.
   CUuserObject retain(CUgraph graph, Resource resource);
   // Drops the graph's reference. Everything made from the graph keeps its own.
   void release(CUgraph graph, CUuserObject object);

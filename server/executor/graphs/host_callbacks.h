@@ -1,16 +1,16 @@
 // HostCallbacks: host functions of the application. The client runs a function when a stream
 // reaches it.
 //
-// The driver calls a trampoline on its only thread for host functions. For a function of a stream,
-// the trampoline publishes a HostCallbackEvent and returns, and the stream waits at a gate
-// (arrival_gates.h). The thread of this object opens the gate when the client has run the function
-// and written the ack word. So other host functions, including those of the server's own copies,
-// run while an application's function is running. In three cases the thread, not the trampoline,
-// publishes the event: memory is mirrored, so that the contents must be exchanged first; no slot is
-// free; or an earlier function is not published yet. The thread handles one function at a time, as
-// the driver does. In graphs, and if the stream cannot wait at a gate or the thread cannot be
-// started, the trampoline itself waits. If the Link breaks, the stream continues, because no client
-// is left to see its results.
+// The driver calls all host functions on one thread. Each function of the application is called
+// through a trampoline. For a function of a stream, the trampoline publishes a HostCallbackEvent
+// and returns, and the stream waits at a gate (arrival_gates.h). The thread of this object opens
+// the gate when the client has run the function and written the ack word. So other host functions,
+// including those of the server's own copies, run while an application's function is running. The
+// thread handles one function at a time, as the driver does. It also publishes the event itself in
+// three cases: memory is mirrored, so its contents must be exchanged first; no ack word is free; or
+// an earlier function is not published yet. In graphs, and if the stream cannot wait at a gate or
+// the thread cannot be started, the trampoline itself waits for the ack word. If the Link breaks,
+// the stream continues, because no client is left to see its results.
 // A function that a graph may run any number of times is a ClientResource, which the graph owns
 // (graph_keeper.h).
 // Threads: launch(), make() and take() on the executor thread, run_internal() on the driver's
@@ -53,8 +53,8 @@ class HostCallbacks {
 
   CUresult launch(const SessionStream& stream, uint64_t callback, bool is_stream_callback);
 
-  // Makes a host function for a graph's host node. take() passes the ownership of its data to the
-  // caller; it returns null if `argument` does not belong to the function made last.
+  // Makes a host function for a graph's host node. take() passes the ownership of the function's
+  // data to the caller. It returns null if `argument` does not belong to the function made last.
   HostFunction make(uint64_t callback);
   std::shared_ptr<void> take(const void* argument);
   // The client's number of a function that make() made; 0 for other functions.
@@ -117,9 +117,9 @@ class HostCallbacks {
   std::array<uint64_t, wire::WorkerWindow::kCallbackSlots> sequences_{};
   std::thread thread_;  // for functions whose streams wait at gates; started by the first of them
   CondVar reached_changed_;
-  // Functions that their streams have reached, except the function that thread_ handles.
+  // Functions whose streams have reached them, except the function that thread_ handles.
   std::deque<std::unique_ptr<Once>> reached_ RCUDA_GUARDED_BY(mutex_);
-  // The number of functions that thread_ publishes, in reached_ or handled now.
+  // The number of functions, in reached_ or handled by thread_ now, whose event thread_ publishes.
   size_t unpublished_ RCUDA_GUARDED_BY(mutex_) = 0;
   bool ends_ RCUDA_GUARDED_BY(mutex_) = false;
 };

@@ -36,7 +36,8 @@ CUresult serve_cuCtxDestroy_v2(ContextServices& services, CUcontext ctx) {
   const CUresult result = services.driver.cuCtxDestroy_v2(ctx);
   if (result == CUDA_SUCCESS) services.opened.end_context(ctx);
   services.links.remove_all_of(id);
-  // Memory that was first page-locked in this context may be in use by other contexts.
+  // The driver has unlocked the memory that was first page-locked in this context. Other contexts
+  // may still use it.
   if (services.objects.make_current(wire::primary_context_id(0)) == CUDA_SUCCESS) {
     services.host_memory.lock_again();
   }

@@ -47,7 +47,7 @@ bool may_write(const CopyServices& services, uint32_t immediate) {
   return immediate == 0 || services.resources.link->traits().has_immediates;
 }
 
-// Signals the error when the stream has reached this point.
+// Signals `error` when the stream has reached this point.
 void signal_behind(CopyServices& services, const SessionStream& stream, WordSignal signal,
                    CUresult error) {
   services.completions.add(stream, [&answers = services.answers, signal, error](CUresult) {
@@ -123,7 +123,8 @@ HandlerResult copy_staged(CopyServices& services, const Command&,
             : driver.cuMemcpyDtoHAsync_v2(staging, body.device_address, body.bytes, stream.handle);
   }
   if (result != CUDA_SUCCESS) {
-    // The client may reuse the slot after the signal. So the signal waits for the client's bytes.
+    // The client may reuse the slot after the signal. So the signal waits until the client's writes
+    // into the slot have arrived.
     if (comes && has_stream) {
       signal_behind(services, stream, signal, result);
     } else if (comes) {
@@ -148,7 +149,8 @@ HandlerResult copy_staged(CopyServices& services, const Command&,
   services.completions.add(stream, [&services, context, body, signal](CUresult done) {
     services.output.flush(*context);
     if (done == CUDA_SUCCESS) {
-      // The client reuses the slot only after it has the bytes.
+      // The signal need not wait for this write: the client reuses the slot only after it has the
+      // bytes.
       services.resources.link->write_with_immediate(
           static_cast<transport::RegionId>(body.region), body.region_offset,
           services.resources.staging + body.staging_offset, body.bytes, body.immediate,
@@ -217,7 +219,8 @@ CUresult queue_copy(CopyServices& services, const wire::CopyBody& body,
   if (moved) {
     result = *moved;
   } else if (captured || (body.destination_context == 0 && body.source_context == 0)) {
-    // A driver cannot capture cuMemcpyPeerAsync, but it finds the devices by the addresses.
+    // A driver cannot capture cuMemcpyPeerAsync. A captured copy needs no contexts: the driver
+    // finds the devices by the addresses.
     result = queue_linear(services, body, direction, stream.handle, captured);
     if (result == CUDA_SUCCESS) hand_to_graph(services, stream, {body.destination, body.source});
   } else {
@@ -278,7 +281,7 @@ struct Side {
 };
 
 // Checks one side and converts it to the driver's types. Sets `malformed` if a staged side lies
-// outside of the staging region, which no correct client sends.
+// outside of the staging region. No correct client sends such a side.
 CUresult resolve_side(CopyServices& services, CUstream stream, const wire::CopyShapeSide& side,
                       bool staged, const wire::CopyShapeBody& body, Side* out, bool* malformed) {
   if (side.context != 0) {
@@ -296,7 +299,7 @@ CUresult resolve_side(CopyServices& services, CUstream stream, const wire::CopyS
     out->array = static_cast<CUarray>(handle);
     return CUDA_SUCCESS;
   }
-  // The client always sends the pitch and the height.
+  // The client always sends the pitch and the height, so range_of() fails only for overflows.
   const std::optional<CopyRange> range = range_of(side_of(side), extent_of(body));
   if (!range) return CUDA_ERROR_INVALID_VALUE;
   if (staged) {
@@ -389,7 +392,7 @@ CUresult queue_shape(CopyServices& services, const wire::CopyShapeBody& body,
   const api::DriverTable& driver = services.driver;
   const bool captured = captured_into(services.driver, stream.handle) != nullptr;
   CUresult result = CUDA_SUCCESS;
-  if (!captured && (source.context || destination.context)) {  // as in queue_copy()
+  if (!captured && (source.context || destination.context)) {  // see queue_copy()
     auto shape = shape_of<CUDA_MEMCPY3D_PEER>(body, source, destination);
     CUcontext current =
         services.objects.current_context() ? services.objects.current_context()->handle : nullptr;
@@ -445,7 +448,8 @@ HandlerResult copy_shape(CopyServices& services, const Command&, const wire::Cop
                   {first_byte_of(body.source, body), first_byte_of(body.destination, body)});
   }
   const HandlerResult ended = signal_or_fail(services, stream, {body.word, body.sequence}, result);
-  return body.source_staged ? HandlerResult(result) : ended;  // as in copy_staged()
+  // As in copy_staged(): for a staged source, the error also becomes the session's error.
+  return body.source_staged ? HandlerResult(result) : ended;
 }
 
 }  // namespace rcuda::server

@@ -57,8 +57,8 @@ struct CheckedCopy {
   uint64_t source_ = 0, destination_ = 0;
 };
 
-// Finds the kernel of a library that a function belongs to. The driver made the function at the
-// launch, so it has no id. Candidates are the kernels of the same name (all kernels, if the driver
+// Finds the library's kernel to which a function belongs. The driver made the function itself, so
+// the function has no id. Candidates are the kernels of the same name (all kernels, if the driver
 // gives no name). The driver reports the function of each candidate; the candidate with this
 // function is the kernel.
 CUkernel kernel_behind(GraphServices& services, CUfunction function) {
@@ -79,9 +79,9 @@ CUkernel kernel_behind(GraphServices& services, CUfunction function) {
   return found;
 }
 
-// Finds the client's object that a node launches: a library's kernel, which cudart knows, or
-// otherwise a module's function. A driver reports a kernel in `kern`; `func` may also have the
-// kernel's function for the node's context. Older drivers report the kernel only in `func`.
+// Finds the client's object that a node launches: a library's kernel if there is one, otherwise a
+// module's function. A driver reports a kernel in `kern`; `func` may also have the kernel's
+// function for the node's context. Older drivers report the kernel only in `func`.
 void find_launched(GraphServices& services, const CUDA_KERNEL_NODE_PARAMS& node,
                    CUfunction* function, CUkernel* kernel) {
   const auto is_clients = [&](wire::Kind kind, void* handle) {

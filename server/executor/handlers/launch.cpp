@@ -27,7 +27,8 @@ void remember_parameters(Object& object, const std::vector<wire::ParameterInfo>&
 }
 
 // Replaces the event id in a launch attribute by the driver's handle. Refuses device-updatable
-// nodes, because the driver would return their handle in the attribute.
+// nodes, because the driver would return their handle in the attribute, and a Launch command has no
+// reply.
 CUresult translate(LaunchServices& services, CUlaunchAttribute* attribute) {
   const auto event_of = [&](CUevent* event) {
     const auto id = reinterpret_cast<uintptr_t>(*event);
@@ -121,7 +122,8 @@ HandlerResult launch(LaunchServices& services, const Command& command,
   void** separate = nullptr;
   std::vector<void*> pointers;
   if (packed && body.as_array) {
-    // A query of a graph node returns the parameters in the form in which the node got them.
+    // The launch may be captured: a query of the graph node then returns the parameters in this
+    // form.
     for (const wire::ParameterInfo& parameter :
          parameters_of(driver, object->handle, body.is_kernel)) {
       pointers.push_back(const_cast<std::byte*>(parameters.data()) + parameter.offset_bytes);

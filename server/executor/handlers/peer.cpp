@@ -68,7 +68,7 @@ HandlerResult peer_introduce(PeerServices& services, const Command& command,
 HandlerResult peer_copy(PeerServices& services, const Command&, const wire::PeerCopyBody& body) {
   const WordSignal word{body.word, body.sequence};
   // An error is reported once: by the half with kPeerReports, in the completion word of a waiting
-  // caller, or by the third worker that gets a signal about the copy.
+  // caller, or by a third worker, which gets the error with the copy's signal (peer_signal()).
   const bool reports = body.flags & wire::kPeerReports;
   const PeerHub::Outcome outcome =
       body.flags & wire::kPeerSignalled ? services.peers.make_outcome(body.id) : nullptr;
@@ -96,7 +96,7 @@ HandlerResult peer_copy(PeerServices& services, const Command&, const wire::Peer
                latches = reports && !in_stream](const Status& status) {
     if (outcome) *outcome = status;
     const CUresult result = cuda_error_of(status);
-    // A stream's error is latched when the stream is released.
+    // For a copy in a stream, the engine latches the error when it releases the stream.
     if (result != CUDA_SUCCESS && latches) answers.latch(result);
     answers.signal(word, result);
   };

@@ -11,8 +11,8 @@
 // context unpins them for a moment. So only streams of this context, which end with it, wait at
 // gates.
 //
-// Threads: take() and hold() on the executor thread, gates on any. Nothing blocks. Errors: those of
-// the driver.
+// Threads: take() and hold() on the executor thread, gates on any thread. Nothing blocks. Errors:
+// those of the driver.
 #pragma once
 
 #include <cstdint>
@@ -51,8 +51,8 @@ class ArrivalGates : public std::enable_shared_from_this<ArrivalGates> {
     uint32_t opened_ = 0;  // `parts` of the last open()
   };
 
-  // `words`: page-locked memory that the GPUs can read; outlives the streams' work. Each word is
-  // one gate. `driver`: used by hold() only.
+  // `words`: page-locked memory that the GPUs can read; outlives the streams' work. Each word
+  // serves one gate at a time. `driver`: used by hold() only.
   ArrivalGates(const api::DriverTable& driver, std::span<std::byte> words);
 
   size_t size() const { return size_; }

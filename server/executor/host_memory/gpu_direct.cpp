@@ -101,7 +101,7 @@ Result<transport::Region> expose(const api::DriverTable& driver, transport::Link
 }
 
 // Copies both ways through the adapter, and compares the bytes. The probe's host memory and its GPU
-// memory are registered.
+// memory must be registered.
 Status compare(Probe& probe, transport::Link& link) {
   void* const memory = reinterpret_cast<void*>(probe.memory);
   probe.fill(0x5eed);
@@ -182,7 +182,7 @@ void GpuDirect::prove(const std::vector<SessionDevice>& devices) {
   }
 }
 
-// Returns the id of the allocation at the address. The driver never uses it for another allocation.
+// Returns the id of the allocation at the address. The driver never reuses an id.
 std::optional<unsigned long long> GpuDirect::buffer_id(CUdeviceptr address) const {
   unsigned long long id = 0;
   if (driver_.cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, address) != CUDA_SUCCESS) {

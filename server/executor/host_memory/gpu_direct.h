@@ -27,7 +27,7 @@
 namespace rcuda::server {
 
 // How a device's memory is registered.
-enum class Registered : uint8_t { kAsDmaBuf, kByAddress };  // by address: nvidia-peermem
+enum class Registered : uint8_t { kAsDmaBuf, kByAddress };  // kByAddress: by nvidia-peermem
 
 // Returns how the Link's adapter reaches the device's memory, or nullopt if it cannot. A successful
 // registration proves nothing, so a pattern goes through the adapter into GPU memory and back, and

@@ -157,7 +157,8 @@ CUresult HostMemory::lock(const wire::HostExposeBody& body, Range* range) {
     CUresult placed = place(body.address, whole_pages(body.bytes), range);
     if (placed != CUDA_SUCCESS) return placed;
   }
-  // Portable: all contexts of the client can use it, as they can use locally registered memory.
+  // The flags include CU_MEMHOSTREGISTER_PORTABLE, so all contexts of the client can use the
+  // memory, as with memory that is registered locally.
   const CUresult result =
       driver_.cuMemHostRegister_v2(reinterpret_cast<void*>(body.address), body.bytes, range->flags);
   if (result != CUDA_SUCCESS) take_away(body.address, *range);

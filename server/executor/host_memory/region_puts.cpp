@@ -176,7 +176,7 @@ void RegionPuts::write_locked(const Marked& marked) {
 
 void RegionPuts::await_sent() {
   MutexLock lock(sending_mutex_);
-  if (sending_.empty()) return;  // always so after end()
+  if (sending_.empty()) return;  // as always after end()
   const uint64_t last = last_sending_;
   lock.unlock();
   link_.flush();  // the client may delay these writes until it has all earlier puts
@@ -263,7 +263,8 @@ bool RegionPuts::client_has(uint64_t* number) {
   const uint64_t puts = puts_;
   lock.unlock();
   // A transfer happens after earlier puts into regions (Link::put_region()), so its end
-  // acknowledges them. If it fails, the region has ended after these puts, or the Link is broken.
+  // acknowledges them. A failure needs no handling: the region has ended after these puts, or the
+  // Link is broken.
   link_.read(region, offset, &probe_, 1, [self = shared_from_this(), puts](const Status&) {
     self->arrived_.store(puts, std::memory_order_release);
     self->is_asking_.store(false);

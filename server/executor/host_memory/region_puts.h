@@ -12,7 +12,8 @@
 // All copies of a stream share one GPU-written word: after each copy, the GPU writes the copy's
 // number (its ticket) to it. So a stream with hundreds of waiting copies leaves words to other
 // streams. A copy that gets no word needs a host function, which can deadlock: if a host function
-// of the program waits for this copy, the driver may run the copy's function only after it.
+// of the program waits for this copy, the driver may run the copy's function only after the
+// program's function.
 //
 // This order covers only messages of this worker. Two other observers could learn of a copy's end
 // before the client has the bytes:
@@ -27,11 +28,11 @@
 // overlaps(). If the result is true, the caller queues a host function before the copy; the
 // function calls deliver_all().
 //
-// Threads: put_when_reached() and withdraw() on the executor thread, everything else on any.
-// Blocking: as Link::put(), and client_has() also as Link::read(); await_marks(), a second at most;
-// withdraw(), deliver_all() and end(), until the Link has read the bytes that it sends. Errors:
-// those of puts are latched, by the executor thread or by put(). A write in order fails only if the
-// Link breaks.
+// Threads: put_when_reached() and withdraw() on the executor thread, all other functions on any
+// thread. Blocking: as Link::put(), and client_has() also as Link::read(); await_marks(), a second
+// at most; withdraw(), deliver_all() and end(), until the Link has read the bytes that it sends.
+// Errors: those of puts are latched, by the executor thread or by put(). A write in order fails
+// only if the Link breaks.
 #pragma once
 
 #include <atomic>

@@ -56,8 +56,8 @@ class Transfers::Transfer : public std::enable_shared_from_this<Transfer> {
     }
   }
 
-  // The adapter moves the only item between client and device memory, which is registered as long
-  // as `registration` lives.
+  // The adapter moves the only item between client and device memory. The device memory is
+  // registered as long as `registration` lives.
   void move_directly(uint64_t address, std::shared_ptr<const void> registration) {
     items_.front().local = reinterpret_cast<void*>(address);
     registration_ = std::move(registration);

@@ -19,10 +19,10 @@
 // transfers (graph_copies.h).
 // For mirrored memory (mirrors.h) no bytes are moved, because the shadow already has the stream's
 // bytes.
-// Threads: all functions on the executor thread, carry_out() on any. The host functions run on the
-// driver's threads. Blocking: carry_out(); the host functions block the stream during the
-// transfers. Errors: those of the driver. A transfer fails if the Link breaks, or if the client
-// withdraws its memory during the copy; the bytes then stay unchanged.
+// Threads: carry_out() on any thread, all other functions on the executor thread. The host
+// functions run on the driver's threads. Blocking: carry_out(); the host functions block the stream
+// during the transfers. Errors: those of the driver. A transfer fails if the Link breaks, or if the
+// client withdraws its memory during the copy; the bytes then stay unchanged.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,10 @@
 // ImageCache: keeps module images on disk, by SHA-256. The workers of a server share the files.
 //
-// The files are in a FileCache, and are mapped while they are used. Its folder must belong to the
-// user of the process, and no other user may write to it, because the driver gets its files
-// (server/worker/user_folders.h). Without a folder, images are kept in memory for their session.
-// Threads: any; sessions share one object. Blocking: find() and insert(), for the file system.
+// The files are in a FileCache, and are mapped while they are used. The folder must belong to the
+// user of the process, and no other user may write to it, because the driver loads images from its
+// files (server/worker/user_folders.h). Without a folder, images are kept in memory for their
+// session. Threads: any; sessions share one object. Blocking: find() and insert(), for the file
+// system.
 #pragma once
 
 #include <array>
@@ -29,7 +30,7 @@ struct CachedImage {
 
   Mapped<std::byte> memory;
   size_t image_bytes = 0;
-  bool has_file = false;  // false: it takes memory
+  bool has_file = false;  // false: the image takes memory
 };
 using ImagePointer = std::shared_ptr<const CachedImage>;
 

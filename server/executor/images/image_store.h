@@ -69,7 +69,7 @@ class ImageStore {
     std::unique_ptr<std::byte[]> memory;
     uint64_t bytes = 0;
     // Offsets of the chunks received so far. A client that could not send all chunks may start
-    // again.
+    // again, and repeated chunks must not count twice.
     std::set<uint64_t> offsets;
     uint64_t received = 0;
   };

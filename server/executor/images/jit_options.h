@@ -23,7 +23,7 @@ class JitOptions {
   JitOptions& operator=(const JitOptions&) = delete;
 
   // Ignores options whose value is a pointer, because the pointer is an address of the client. The
-  // driver writes the value of CU_JIT_WALL_TIME.
+  // value of CU_JIT_WALL_TIME is an output: the driver writes it.
   void add(CUjit_option option, uint64_t value);
   unsigned count() const { return static_cast<unsigned>(names_.size()); }
   CUjit_option* names() { return names_.data(); }

@@ -89,7 +89,7 @@ CUresult meters_cuLibraryLoadData(Meters& meters, CUlibrary* library, const void
 }
 
 CUresult meters_cuLibraryUnload(Meters& meters, CUlibrary library) {
-  LibraryMeter::Sizes sizes = meters.libraries.remove(library);  // see end_booked()
+  LibraryMeter::Sizes sizes = meters.libraries.remove(library);  // first, as in end_booked()
   const CUresult result = meters.driver.cuLibraryUnload(library);
   if (result == CUDA_SUCCESS) {
     meters.libraries.give(sizes);

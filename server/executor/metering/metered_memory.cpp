@@ -59,7 +59,7 @@ CUresult allocate_in_order(Meters& meters, CUdeviceptr* address, size_t bytes, C
     if (const CUmemoryPool used = pool_of(meters.driver, *address)) meters.pools.book_growth(used);
     return result;
   }
-  // An allocation in a stream that captures becomes a node of a graph.
+  // An allocation in a stream that captures becomes a node of a graph: GraphMeter books its memory.
   if (captured_into(meters.driver, stream)) return allocate();
   MemoryMeter::Place place;
   RCUDA_RETURN_IF_CUDA_ERROR(meters.memory.current(&place));
@@ -139,7 +139,7 @@ CUresult meters_cuMemFreeAsync(Meters& meters, CUdeviceptr address, CUstream str
     meters.allocations.give(*booking);
   } else if (result != CUDA_SUCCESS ||
              !meters.stream_frees.add(*booking, stream, meters.allocations)) {
-    meters.allocations.put(address, *booking);  // until the allocation's context ends
+    meters.allocations.put(address, *booking);  // booked until its context ends
   }
   return result;
 }
@@ -233,7 +233,7 @@ CUresult Meters::book_executable(CUgraphExec executable, CUgraph graph) {
 
 CUresult meters_cuGraphUpload(Meters& meters, CUgraphExec executable, CUstream stream) {
   meters.graphs.changed(executable);
-  // Without memory there is nothing to book, but the program wants the upload.
+  // An executable without allocation nodes has nothing to book, but the program wants the upload.
   if (meters.limits && meters.graphs.has_memory(executable)) {
     return meters.graphs.prepare(executable, stream);
   }
@@ -241,7 +241,7 @@ CUresult meters_cuGraphUpload(Meters& meters, CUgraphExec executable, CUstream s
   return meters.limits ? result : count_growth(meters, executable, result);
 }
 
-// A launch in a stream that captures becomes a node of a graph.
+// A launch in a stream that captures becomes a node of a graph, and reserves no memory now.
 CUresult meters_cuGraphLaunch(Meters& meters, CUgraphExec executable, CUstream stream) {
   if (!meters.limits) {
     return count_growth(meters, executable, meters.driver.cuGraphLaunch(executable, stream));

@@ -8,9 +8,9 @@
 // is not counted. Without a limit on the session's memory, contexts and the variables of modules
 // are not counted, and memory freed in stream order counts as free at once.
 //
-// Only one session with a limit may exist in a process at a time (api/driver_decorator.h). A worker
-// serves one session. Executor thread only. Blocking: as the driver's functions; before a refusal
-// they also trim the session's pools.
+// Only one session with a limit may exist in a process at a time (api/driver_decorator.h). That
+// suffices, because a worker serves one session. Executor thread only. Blocking: as the driver's
+// functions; before a refusal they also trim the session's pools.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@
 namespace rcuda::server {
 
 struct Meters {
-  // `done` gets the peak of the memory. It and `plain` outlive this object.
+  // The peak of the session's memory is written to `done`. `done` and `plain` outlive this object.
   Meters(const api::DriverTable& plain, const std::vector<SessionDevice>& devices,
          const std::shared_ptr<Quota>& quota, const SessionLimits& session_limits,
          wire::Work* done);

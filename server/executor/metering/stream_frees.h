@@ -2,9 +2,10 @@
 // reached the free. (Not for memory of pools: PoolMeter counts the memory that the pools hold.)
 //
 // An event after a free shows when the stream has reached the free. The event takes a place in the
-// stream's queue, and a full queue blocks the thread that records. The client counts one place for
-// a free (client/session/timeline.cpp), so a stream has at most kMostEvents such events at a time.
-// Further frees share the next event, which is recorded when an earlier event has been reached.
+// stream's queue, and a full queue blocks the thread that records an event. The client counts the
+// place of the free, but not the place of the event (client/session/timeline.cpp). So a stream has
+// at most kMostEvents such events at a time. Further frees share the next event, which is recorded
+// when an earlier event has been reached.
 //
 // Executor thread only. Nothing blocks.
 #pragma once
@@ -22,8 +23,9 @@ namespace rcuda::server {
 
 class StreamFrees {
  public:
-  // The most events of a stream that are not known to be reached. The client leaves more places of
-  // the driver's queue free for commands of the worker itself (client/session/timeline.cpp).
+  // The most events of a stream that are not known to be reached. The client leaves more than this
+  // number of places in the driver's queue free, for commands of the worker itself
+  // (client/session/timeline.cpp).
   static constexpr size_t kMostEvents = 4;
 
   // The driver outlives this object.

@@ -1,6 +1,7 @@
 // BlockDigests: finds the blocks of a range of memory that differ from the client's copy. When the
-// client gets or sends the bytes of a block, a kernel computes their digest of 128 bits. Later it
-// compares this digest with the digest of the present bytes. So nothing is copied to find changes.
+// client gets or sends the bytes of a block, a kernel computes their digest of 128 bits. Later the
+// kernel compares this digest with the digest of the present bytes. So nothing is copied to find
+// changes.
 //
 // The range may be device, managed or page-locked memory. A change of a single word of 8 bytes
 // always changes the digest of its block. Other changes go unnoticed with a probability of 2^-128.
@@ -42,7 +43,7 @@ class BlockDigests {
   uint64_t block_bytes() const { return block_bytes_; }
   uint64_t block_count() const { return block_count_; }
 
-  // The functions with a stream queue the computation there.
+  // Functions with a `stream` parameter queue their computation in that stream.
 
   // Records that the client has only zeros. Does not read the memory.
   CUresult note_zeros(const SessionStream& stream);

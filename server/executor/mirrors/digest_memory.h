@@ -24,8 +24,8 @@ class DigestMemory {
   DigestMemory& operator=(const DigestMemory&) = delete;
 
   // Returns memory that kernels of all contexts reach. It belongs to the current context, which
-  // must be `context`, and counts as host memory of the session, also while it is kept. If it
-  // fails, returns null and sets *result to the driver's error, or to CUDA_ERROR_OUT_OF_MEMORY
+  // must be `context`, and counts as host memory of the session, also while it is kept. After a
+  // failure returns null and sets *result to the driver's error, or to CUDA_ERROR_OUT_OF_MEMORY
   // beyond the session's quota.
   void* take(wire::ObjectId context, uint64_t bytes, CUresult* result);
   // `context` and `bytes` are those of take(). If `is_unused` is false, kernels may still write to

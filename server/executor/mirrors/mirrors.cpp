@@ -420,7 +420,8 @@ Mirrors::Loan::Loan(Mirrors& mirrors) : mirrors_(mirrors) {
   try {
     lend();
   } catch (const std::bad_alloc&) {
-    // The function must not see older bytes than the stream's results so far.
+    // Without the exchange, the host function would see older bytes than the stream's results so
+    // far. So the session ends.
     RCUDA_ERROR(
         "the worker has no memory for a copy of the managed and mapped memory that a host function "
         "may use: the session ends. Use less of such memory, or raise the worker's memory limit");

@@ -6,9 +6,9 @@
 // the bytes that the function writes. This exchange is a Loan: before the host function, the bytes
 // of all mirrors go to regions of the client, which merges them. Afterwards they come back, and the
 // worker takes over only the bytes that the client changed.
-// Threads: a Loan on the driver's threads, covers() and any() on any, all else on the executor
-// thread. Blocking: remove() and patch(), while another thread copies the mirror's bytes; a Loan,
-// during its transfers over the Link.
+// Threads: a Loan on the driver's threads, covers() and any() on any thread, everything else on the
+// executor thread. Blocking: remove() and patch(), while another thread copies the mirror's bytes;
+// a Loan, during its transfers over the Link.
 // Errors: the CUresults that a program gets. A Loan skips mirrors whose transfer failed. Without
 // memory for copies of the mirrors' bytes, it closes the Link, which ends the session.
 #pragma once
@@ -128,7 +128,7 @@ class Mirrors {
     uint64_t address = 0, bytes = 0, region = 0, fetch_offset = 0;
     wire::ObjectId context = 0;  // the mirror ends with this context; 0: with none
     // Used and destroyed by the executor thread only. A thread of the driver may release the last
-    // reference to the mirror, so end() resets this member before.
+    // reference to the mirror, so end() resets this member before that.
     std::unique_ptr<BlockDigests> digests;
     bool is_tracked = false;  // has digests, or had digests whose context has ended
     // Bytes were put into the client's region, so the client has announced the region.

@@ -28,7 +28,7 @@ uint64_t sum_of(std::span<const HostCopy::Piece> pieces) {
 // Maps memory that begins at a huge page. The kernel takes the memory from `node` if this node has
 // free memory.
 std::byte* map_memory(uint64_t bytes, int node) {
-  constexpr int kPreferred = 1;  // MPOL_PREFERRED, whose header is libnuma's
+  constexpr int kPreferred = 1;  // MPOL_PREFERRED; only libnuma has a header for it
   void* const mapped = ::mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;

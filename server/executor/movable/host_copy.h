@@ -6,7 +6,8 @@
 // prepare 22 GB/s, page-locking handles 40 GB/s, and one stream copies 55 GB/s in either direction.
 //
 // Use it on one thread. Blocking: save() and restore(), until the bytes are copied; keep(), 0.02 s
-// for a GB that it frees. Errors: kOutOfMemory if the host has no memory, otherwise the driver's.
+// for each GB that it frees. Errors: kOutOfMemory if the host has no memory, otherwise the
+// driver's.
 #pragma once
 
 #include <atomic>

@@ -56,7 +56,7 @@ MovableMemory::MovableMemory(const api::DriverTable& plain, ExportedNames& names
   if (!can || !reach_each_other(plain, devices)) {
     RCUDA_WARN(
         "movable_memory has no effect for this session, so only the driver can park its GPU "
-        "memory: its devices lack virtual memory management or access to each other");
+        "memory: the session's GPUs lack virtual memory management or access to each other");
     return;
   }
   for (const SessionDevice& device : devices) {
@@ -81,7 +81,8 @@ const MovableMemory::Device* MovableMemory::find_device(CUdevice device) const {
   return found == devices_.end() ? nullptr : &*found;
 }
 
-// Asks the driver each time, because a reset may change the context. The session holds a reference.
+// Asks the driver each time, because a reset may change the context. The session holds a reference,
+// so the release does not end the context.
 CUcontext MovableMemory::primary_of(CUdevice device) const {
   CUcontext context = nullptr;
   if (driver.cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS) return nullptr;
@@ -160,7 +161,8 @@ CUresult MovableMemory::wait_for_work() {
   return result == CUDA_SUCCESS ? driver.cuMemFree_v2(small) : result;
 }
 
-// cuMemUnmap does not wait for work that uses the memory, so this function does, as cuMemFree.
+// cuMemUnmap does not wait for work that uses the memory, so this function waits for it, as
+// cuMemFree does.
 CUresult MovableMemory::free(CUdeviceptr address) {
   end_freed();
   const auto found = mappings_.find(address);

@@ -13,8 +13,8 @@
 // only the first difference: the worker replaces the functions that refuse the memory, and the
 // client answers queries about addresses itself.
 //   - Every device of the session has access. Without access, the driver would refuse copies
-//     between the memory of two devices, which it makes for plain memory (driver 580, H200). So a
-//     session has no movable memory if its devices cannot reach each other.
+//     between the memory of two devices, although it makes such copies of plain memory (driver
+//     580, H200). So a session has no movable memory if its devices cannot reach each other.
 //   - cuIpcGetMemHandle refuses the memory, so export_allocation() exports it by a descriptor.
 //   - cuMemFreeAsync refuses the memory, so free_in_order() records an event in the stream. The
 //     memory is released after the stream has reached this event.
@@ -96,7 +96,7 @@ class MovableMemory {
     std::shared_ptr<Physical> physical;
     uint64_t bytes = 0;
     std::vector<CUmemAccessDesc> access;
-    CUcontext owner = nullptr;  // context of a cuMemAlloc; null: the program has mapped it
+    CUcontext owner = nullptr;  // context of the cuMemAlloc; null: mapped by the program
     uint64_t requested = 0;     // the argument of cuMemAlloc; `bytes` is rounded up
     std::shared_ptr<const Export> exported;
     bool is_freed = false;  // freed in stream order; in freed_ until the stream reaches the free
@@ -137,7 +137,7 @@ class MovableMemory {
   struct Device {
     CUdevice device = 0;
     CUmemAllocationProp properties{};  // for new allocations
-    int node = -1;                     // the NUMA node near it; -1: unknown
+    int node = -1;                     // the NUMA node near the device; -1: unknown
   };
   struct Free {
     CUevent event = nullptr;

@@ -31,8 +31,9 @@ class ContextGuard {
   const CUresult result_;
 };
 
-// The primary context of one of the session's devices, which the worker holds. Asks the driver,
-// because a reset may change the context. Null if the driver does not report it.
+// The primary context of one of the session's devices. Asks the driver, because a reset may change
+// the context. Null if the driver does not report it. The worker holds a reference, so the release
+// does not end the context.
 inline CUcontext primary_context(const api::DriverTable& driver, CUdevice device) {
   CUcontext context = nullptr;
   if (driver.cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS) return nullptr;

@@ -19,7 +19,7 @@ struct Object {
   void* handle = nullptr;
   wire::ObjectId context = 0;    // the context that was current when the object was bound
   bool watched = false;          // events: a watch waits for the event's latest record
-  uint32_t parameter_bytes = 0;  // functions, kernels: minimum of a launch's parameters, if known
+  uint32_t parameter_bytes = 0;  // functions, kernels: least size of the parameters of a launch
   bool parameters_known = false;
   // Functions, kernels, modules: the module or library with which they end. 0: unknown.
   wire::Kind owner_kind = wire::Kind::kModule;

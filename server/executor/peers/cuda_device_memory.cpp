@@ -15,8 +15,8 @@ namespace {
 
 using p2p::DeviceAddress;
 
-// The number of IPC handles that are kept. If there are more, all are dropped: many may belong to
-// freed memory.
+// The most IPC handles that are kept. When this number is reached, all are dropped, because many
+// may belong to freed memory.
 constexpr size_t kMostExports = 4096;
 
 }  // namespace

@@ -313,7 +313,7 @@ bool CudaDeviceOps::join(p2p::StreamRef ref, PendingPlace* pending) {
   return true;
 }
 
-// The driver's query never waits.
+// Does not block: cuEventQuery never waits.
 Result<bool> CudaDeviceOps::is_passed(const PendingPlace& pending) {
   if (!pending.context) {
     if (pending.ended == CUDA_SUCCESS) return true;

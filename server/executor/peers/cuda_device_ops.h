@@ -12,9 +12,9 @@
 // A held stream waits (cuStreamWaitValue32) for a page-locked word of its own. The value of a word
 // only increases. So a word can hold the next stream before the GPU has resumed the previous one.
 //
-// The executor thread, which queues the streams' work, also grants pauses (begin_pause()). So no
-// stream is held and no work is queued between the grant and the calls that need the pause. No lock
-// is held over a driver call that may wait for the device.
+// The executor thread, which queues the streams' work, also grants pauses (p2p/api/pause.h) by
+// begin_pause(). So no stream is held and no work is queued between the grant and the calls that
+// need the pause. No lock is held over a driver call that may wait for the device.
 //
 // Threads: as for p2p::DeviceOps; enter() restores the calling thread's current context. `on_error`
 // runs on the engine's thread, `on_change` on any thread.
@@ -52,7 +52,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   struct Device {
     CUdevice device = 0;
     CUcontext primary = nullptr;  // outlives this object
-    bool gpudirect = true;        // RDMA adapters may access its memory, if they can
+    bool gpudirect = true;        // RDMA adapters may access the device's memory
   };
 
   struct Options {
@@ -65,9 +65,9 @@ class CudaDeviceOps final : public p2p::DeviceOps {
     // The names under which memory is exported to peers; outlives this object. Null: peers can map
     // no memory.
     ExportedNames* names = nullptr;
-    // RegionPuts::client_has(). Earlier copies of the stream may write to memory of the client,
-    // which the other worker may read as soon as a place is reached. So a place counts as reached
-    // only when the client has the bytes of these copies.
+    // RegionPuts::client_has(). Earlier copies of the stream may write to memory of the client, and
+    // the other worker may read this memory as soon as a place is reached. So a place counts as
+    // reached only when the client has the bytes of these copies.
     std::function<bool(uint64_t*)> client_has{};
   };
   static Result<std::unique_ptr<CudaDeviceOps>> create(const api::DriverTable& driver,
@@ -180,7 +180,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
     CUdeviceptr base = 0;
     wire::ExportedName name{};
   };
-  std::unordered_map<unsigned long long, Export> exports_;  // by buffer id; the engine's thread
+  std::unordered_map<unsigned long long, Export> exports_;  // by buffer id; engine's thread only
   struct Proof {
     std::shared_ptr<void> memory;        // kept: freeing it could wait for the device
     std::optional<Registered> how;
@@ -188,7 +188,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
     // next connection, because a probe may also fail for lack of memory or with its connection.
     std::set<std::string> adapters;
   };
-  std::vector<Proof> proofs_;  // of GPUDirect, by device; the engine's thread
+  std::vector<Proof> proofs_;  // of GPUDirect, by device; engine's thread only
   int current_ = -1;  // the device whose context is current on the engine's thread
 
   Mutex mutex_;
@@ -210,7 +210,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   CondVar resumed_;
   std::atomic<bool> by_itself_;                        // pauses need no grant
   bool pause_used_ RCUDA_GUARDED_BY(mutex_) = false;   // pause() has reported the pause in progress
-  bool pause_stale_ RCUDA_GUARDED_BY(mutex_) = false;  // a round has ended without pause()
+  bool pause_stale_ RCUDA_GUARDED_BY(mutex_) = false;  // a round has ended without a pause() call
 };
 
 }  // namespace rcuda::server

@@ -75,7 +75,7 @@ class PeerHub {
     p2p::SessionToken token{};
     bool connects = false;
     bool encrypted = false;     // over a network, with a key derived from the token
-    bool must_encrypt = false;  // also if the server trusts its fabric
+    bool must_encrypt = false;  // even if the server trusts its fabric
     std::string host;           // of the other worker's server
     uint16_t port = 0;
     std::chrono::milliseconds reconnect{0};  // how long the connection may be lost
@@ -129,7 +129,7 @@ class PeerHub {
   void count_copies(wire::Work* work) const;
   bool copying() const { return copying_.load(std::memory_order_relaxed) > 0; }
   // Runs `done` when no copy in progress uses the memory and no peer maps it. `done` may run before
-  // this returns, or on the engine's thread.
+  // this function returns, or on the engine's thread.
   void when_unused(p2p::DeviceAddress base, uint64_t bytes, std::function<void()> done) {
     if (!engine_) return done();
     engine_->release_memory({base, bytes, std::move(done)});
@@ -215,7 +215,7 @@ class PeerHub {
 
   mutable Mutex mutex_;
   CondVar changed_;
-  // The beginnings of the attempts that have failed recently.
+  // The times at which the recently failed attempts began.
   std::vector<Clock::time_point> failed_ RCUDA_GUARDED_BY(mutex_);
   std::multimap<StreamKey, Caller> callers_ RCUDA_GUARDED_BY(mutex_);
   bool said_crowded_ RCUDA_GUARDED_BY(mutex_) = false;  // has warned of too many callers

@@ -26,7 +26,7 @@ class PeerMemory {
 
  private:
   struct Range {
-    uint64_t first = 1, last = 0;  // addresses; initially empty
+    uint64_t first = 1, last = 0;  // addresses; initially an empty range
   };
 
   bool is_device_memory(uint64_t address) const;

@@ -34,7 +34,7 @@ class PeerReturns {
     tls::Key secret{};
     bool encrypted = false;
     std::chrono::milliseconds limit{0};  // how long the connection may be lost
-    std::string peer;                    // for the log
+    std::string peer;                    // the other worker's server, for the log
   };
   explicit PeerReturns(std::chrono::milliseconds handshake_timeout)
       : handshake_timeout_(handshake_timeout) {}

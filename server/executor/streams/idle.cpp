@@ -73,8 +73,8 @@ bool IdleCheck::known_idle(ContextState& context) {
       objects_.make_current(context.id) != CUDA_SUCCESS) {
     return false;
   }
-  // The legacy stream is queried only if the others are idle: during a capture the query would
-  // invalidate the capture.
+  // The legacy stream is queried only if all other streams are idle, and so none is in capture: the
+  // query would invalidate a capture.
   bool idle = std::all_of(streams.begin() + 1, streams.end(), [this](const SessionStream& stream) {
     return query(stream) == CUDA_SUCCESS;
   });

@@ -1,4 +1,4 @@
-// Jobs: lets other threads run something on the executor thread, between two commands.
+// Jobs: lets other threads run functions on the executor thread, between two commands.
 //
 // Threads: post() and any() from any thread, run() on the executor thread. Nothing blocks. Jobs
 // that were not run when the session ends are dropped.
