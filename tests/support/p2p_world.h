@@ -152,7 +152,7 @@ class SimDevices final : public p2p::DeviceOps {
     uint64_t stream = 0;
     bool hold = false;
     bool reached = false;
-    uint64_t behind = 0;  // the previous place that still held the stream; 0: none
+    uint64_t behind = 0;  // this place is reached when place `behind` is released; 0: none
     uint64_t task = 0;    // the place whose task in the stream also represents this place
   };
 

@@ -6,9 +6,9 @@
 // test sends everything else that a worker may send, well-formed or not, through link(). The puppet
 // has one thread; its functions may be called from any thread.
 //
-// A window is mapped twice, and ThreadSanitizer takes the mappings for different memory. So the
-// puppet reports to ThreadSanitizer in which order its handlers run (common/base/peer_order.h, with
-// the puppet as the key).
+// A window is mapped twice. ThreadSanitizer takes the mappings for different memory, so it sees no
+// order between the client's and the puppet's accesses. The puppet therefore reports the order of
+// its handlers to ThreadSanitizer (common/base/peer_order.h, with the puppet as the key).
 #pragma once
 
 #include <algorithm>

@@ -58,7 +58,7 @@ struct Transfer {
 class Hub : public std::enable_shared_from_this<Hub> {
  public:
   // kOnce: closes after the first exchange. kAgain: forgets its ranks after each exchange, so that
-  // others may come, in any number. kStays: closes when all ranks have left.
+  // any number of other ranks may join. kStays: closes when all ranks have left.
   enum class Life { kOnce, kAgain, kStays };
 
   // Returns nullptr if it cannot listen.
