@@ -99,7 +99,7 @@ class Graph : public std::enable_shared_from_this<Graph> {
   void release_user_objects();
   bool is_child = false;   // a node owns it, perhaps as a body: cuGraphDestroy refuses its handle
   bool capturing = false;  // a stream is being captured into it
-  bool memory_instantiated = false;  // an executable with memory nodes exists: no second one
+  bool memory_instantiated = false;  // an executable with memory nodes exists: a second is refused
 
  private:
   std::vector<std::shared_ptr<GraphNode>> nodes_;

@@ -76,7 +76,8 @@ struct EventRecordOperation {
   std::shared_ptr<EventRecord> record;
   uint64_t interprocess_value = 0;  // the recording's number, for an event that processes share
 };
-// Only in graphs. cuStreamWaitEvent on a stream takes Points at the time of the call instead.
+// Exists only in graphs. Outside of a capture, cuStreamWaitEvent takes the event's Point at the
+// call instead.
 struct EventWaitOperation {
   std::shared_ptr<Event> event;
 };

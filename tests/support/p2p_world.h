@@ -77,7 +77,7 @@ class SimDevices final : public p2p::DeviceOps {
   SimDevices(SimWorld& world, std::string name, int count);
   ~SimDevices() override;
 
-  // Called for the program. Streams are numbered from 1.
+  // Actions of the simulated program. Its streams are numbered from 1.
   uint64_t make_stream();
   void run_kernel(uint64_t stream, double us, std::function<void()> work);
   bool stream_idle(uint64_t stream) const;

@@ -69,8 +69,8 @@ class PuppetServer {
   explicit PuppetServer(wire::Welcome welcome,
                         transport::Reach reach = transport::Reach::kThisMachine);
   ~PuppetServer();
-  // A Welcome whose only address window is a base. Each call uses the next base, from kFirstBase
-  // on.
+  // Returns a Welcome with one address window. The window of the first call is the base with the
+  // number kFirstBase; each further call uses the next base.
   static wire::Welcome welcome_with(uint32_t devices);
   static constexpr uint32_t kFirstBase = 8;
 

@@ -1,6 +1,6 @@
 // Hub: the server that the ranks of a communicator connect to, in the process of rank 0. It has a
 // thread for each connection. It checks that all ranks make the same call, and answers when all
-// have called. A unique id also names a hub: from it the ranks get the address of the
+// have called. A unique id also names a hub: from that hub the ranks get the address of the
 // communicator's hub.
 #pragma once
 
