@@ -56,7 +56,8 @@ GpuMap read_map(const LookupKey& arguments) {
 // The number of processes that this process has locked.
 std::atomic<int> locked{0};
 
-// Runs on the thread of the LookupServer, which is also the restore thread.
+// Runs on the thread of the LookupServer. That thread is also the one that
+// cuCheckpointProcessGetRestoreThreadId reports.
 std::optional<LookupServer::Item> carry_out(uint32_t action, const LookupKey& arguments) {
   uint32_t number = 0;
   std::memcpy(&number, arguments.data(), sizeof number);

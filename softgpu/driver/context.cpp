@@ -235,7 +235,8 @@ void Context::abandon() {
 
 void Context::stop() {
   if (!alive()) return;
-  // The CUDA runtime's storage is destroyed first: its destructors may still use the context.
+  // The values that the CUDA runtime stored with the context are destroyed first: their destructors
+  // may still use the context.
   rcuda::interop::context_destroyed(handle());
   if (!alive_.exchange(false, std::memory_order_acq_rel)) return;
   if (!is_green()) pay_for_context_end();

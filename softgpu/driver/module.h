@@ -109,8 +109,8 @@ class Library : public std::enable_shared_from_this<Library> {
   CUresult module_in(Context& context, std::shared_ptr<Module>* module);
   // The contexts that have an instance.
   std::vector<std::shared_ptr<Context>> contexts();
-  // Drops the instance in a context that is being torn down, or (nullptr) all when the library is
-  // unloaded.
+  // Drops the instance in `context`, which is being torn down. nullptr: the library is unloaded, so
+  // all its instances are dropped.
   void drop_instances(const Context* context);
 
  private:

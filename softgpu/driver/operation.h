@@ -50,7 +50,7 @@ struct CopyOperation {
   // A source that was read at the call, see stage_source(). srcHost is then not read.
   std::shared_ptr<const std::vector<std::byte>> staged;
   // MemoryRegistry::hold() of both ends, unless they are pageable: keeps the memory until the copy
-  // has ended. Not in graphs.
+  // has ended. Null in graphs.
   std::shared_ptr<Allocation> source_memory, destination_memory;
 };
 
