@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kChunkBytes = size_t{2} << 20;
 constexpr size_t kLargestShared = kChunkBytes / 2;
 
-// The arenas' files, by inode.
+// The memory files of this process's arenas.
 struct Files {
   std::mutex mutex;
   std::map<uint64_t, int> by_inode;

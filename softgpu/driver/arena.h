@@ -5,8 +5,8 @@
 // touched, so the arena never runs out of file offsets. The file does not limit a device's memory:
 // callers charge the device's account (Device::charge()). Blocks of up to 1 MB share chunks of 2
 // MB; larger blocks have their own mapping. The kernel chooses every address, so a process that has
-// fenced its address space gets addresses below the fence. Any thread; one mutex per arena.
-// allocate() returns nullopt if the address space is exhausted.
+// fenced its address space gets only addresses that the fence leaves free. Any thread; one mutex
+// per arena. allocate() returns nullopt if the address space is exhausted.
 #pragma once
 
 #include <cstddef>

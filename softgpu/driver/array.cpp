@@ -216,7 +216,7 @@ CUresult make_mipmapped_array(Context& context, const CUDA_ARRAY3D_DESCRIPTOR& d
   for (unsigned level = 0; level < levels; ++level) {
     std::shared_ptr<Array> array = describe_array(context, level_descriptor(descriptor, level));
     array->level_of = whole.get();
-    array->memory = bytes;  // relative, until the memory exists
+    array->memory = bytes;  // an offset, until the memory exists
     bytes += (array->bytes() + kLevelAlignment - 1) / kLevelAlignment * kLevelAlignment;
     whole->levels.push_back(std::move(array));
   }

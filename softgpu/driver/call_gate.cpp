@@ -16,7 +16,7 @@ constexpr auto kPause = std::chrono::microseconds(50);
 }  // namespace
 
 void pass() {
-  // A call inside of a submission has passed already.
+  // A call inside of a submission has already passed the gate.
   if (depth == 0) closed.wait(true, std::memory_order_acquire);
 }
 

@@ -53,7 +53,7 @@ struct Mapping {
 };
 
 std::atomic<CUprocessState> now{CU_PROCESS_STATE_RUNNING};
-std::vector<Mapping> taken;  // while CHECKPOINTED
+std::vector<Mapping> taken;  // removed by checkpoint(); restore() makes them again
 GpuMap places;               // from a device's own number to the GPU that now has its memory
 
 template <typename Visit>

@@ -56,7 +56,8 @@ GpuMap read_map(const LookupKey& arguments) {
 // The number of processes that this process has locked.
 std::atomic<int> locked{0};
 
-// Runs on the thread of the LookupServer, which is also the restore thread.
+// Runs on the thread of the LookupServer. That thread is also the one that
+// cuCheckpointProcessGetRestoreThreadId reports.
 std::optional<LookupServer::Item> carry_out(uint32_t action, const LookupKey& arguments) {
   uint32_t number = 0;
   std::memcpy(&number, arguments.data(), sizeof number);
@@ -88,12 +89,14 @@ std::optional<LookupServer::Item> carry_out(uint32_t action, const LookupKey& ar
   return item;
 }
 
-// Whether NVIDIA's driver could reach process `pid` from this process. The driver opens pipes that
-// it has made in the other process, through /proc/PID/fd. If the other process is dumpable, other
-// processes of its user may read this folder; otherwise only processes with CAP_SYS_PTRACE may. A
-// pipe can be opened by its owner: the user of the process at the time when the driver made the
-// pipe, unless fchown() has changed the owner (driver 580.159). The other process has both
-// ends of the driver's pipes.
+// Whether NVIDIA's driver could reach process `pid` from this process. In each process the driver
+// makes pipes. To reach the process, the driver opens these pipes through /proc/PID/fd, which needs
+// two permissions (driver 580.159):
+// - to read the folder: a process of the same user has it if process `pid` is dumpable, and a
+//   process with CAP_SYS_PTRACE always has it;
+// - to open a pipe: the pipe's owner has it. The owner is the user of process `pid` when the driver
+//   made the pipe, unless fchown() has changed the owner later.
+// Tries only pipes of which process `pid` has both ends open, as it has of the driver's pipes.
 bool may_reach(int pid) {
   const std::string folder = "/proc/" + std::to_string(pid) + "/fd";
   const std::unique_ptr<DIR, int (*)(DIR*)> opened(::opendir(folder.c_str()), ::closedir);

@@ -33,9 +33,8 @@ std::atomic<uint64_t> next_context_id{1};
 
 constexpr size_t kHeapAlignment = 16;
 
-// Device printf goes to the process's stdout through stdio, so that it mixes with the program's own
-// output line by line. The driver flushes it, independently of the buffering of the stream (580 on
-// an H100).
+// Output of kernels goes through stdio, so that it mixes with the program's own output line by
+// line. As NVIDIA's driver does (580 on an H100), flushes the stream whatever its buffering mode.
 void print(std::string_view text, bool is_stderr) {
   std::FILE* file = is_stderr ? stderr : stdout;
   std::fwrite(text.data(), 1, text.size(), file);
@@ -236,7 +235,8 @@ void Context::abandon() {
 
 void Context::stop() {
   if (!alive()) return;
-  // The CUDA runtime's storage is destroyed first: its destructors may still use the context.
+  // The values that the CUDA runtime stored with the context are destroyed first: their destructors
+  // may still use the context.
   rcuda::interop::context_destroyed(handle());
   if (!alive_.exchange(false, std::memory_order_acq_rel)) return;
   if (!is_green()) pay_for_context_end();

@@ -18,8 +18,8 @@ using namespace softgpu::driver;
 
 namespace {
 
-// Reference counts of the primary contexts. One mutex for all, because retain and release start and
-// stop contexts.
+// Reference counts and flags of the primary contexts. Retain, release and reset hold the mutex also
+// while they start or stop a context.
 struct PrimaryState {
   rcuda::Mutex mutex;
   int retained[kMaxDevices] RCUDA_GUARDED_BY(mutex) = {};
@@ -180,7 +180,8 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice ordinal) {
   return cuDevicePrimaryCtxRelease_v2(ordinal);
 }
 
-// Releases the resources but keeps the references: their holders may still release them.
+// Releases the context's resources but keeps the reference count: each holder may still call
+// release.
 CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
   if (CUresult result = check_initialized()) return result;
   Device* device = device_at(ordinal);
@@ -365,8 +366,8 @@ CUresult CUDAAPI cuCtxGetFlags(unsigned int* flags) {
   if (!flags) return CUDA_ERROR_INVALID_VALUE;
   *flags = context->flags();
   // cudaDeviceMapHost "is implicit in runtime API flags" (documentation of cudaGetDeviceFlags,
-  // which calls this function). So a primary context has it, though cuDevicePrimaryCtxGetState does
-  // not report it.
+  // which calls this function). So a primary context has the flag, though
+  // cuDevicePrimaryCtxGetState does not report it.
   if (context->is_primary()) *flags |= CU_CTX_MAP_HOST;
   return CUDA_SUCCESS;
 }

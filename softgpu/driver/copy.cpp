@@ -98,7 +98,8 @@ CUresult layout_of(const End& end, size_t width, size_t height, size_t depth, La
   return CUDA_SUCCESS;
 }
 
-// Bytes from the first to one past the last that the copy touches; false on overflow.
+// Sets `*bytes` to the distance from the first byte of the copy to the end of its last byte. False
+// on overflow.
 bool span_of(const Layout& layout, size_t width, size_t height, size_t depth, size_t* bytes) {
   size_t rows = 0, slices = 0;
   if (__builtin_mul_overflow(height - 1, layout.pitch_bytes, &rows)) return false;
@@ -147,8 +148,8 @@ CUresult resolve_end(const End& end, size_t width, size_t height, size_t depth,
 
 namespace {
 
-// Up to this size, each byte is written once, because programs poll small copies. memmove() is
-// faster for larger copies.
+// Up to this size, copies write each byte once, because programs may poll the bytes while they are
+// copied (copy_once.h). Larger copies use memmove(), which is faster but may write a byte twice.
 constexpr size_t kMostPolled = 64u << 10;
 
 void copy_row(uint64_t to, uint64_t from, size_t bytes) {

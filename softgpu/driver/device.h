@@ -27,8 +27,8 @@ class SharedAccount;
 
 inline constexpr int kMaxDevices = 16;
 
-// One direction of a device's link. If the link model is on, transfers queue for it and take
-// latency + size / bandwidth. If it is off (bandwidth 0), it costs nothing.
+// One direction of a device's link. If the link model is on, transfers queue for the engine and
+// take latency + size / bandwidth. If it is off (bandwidth 0), transfers take no modelled time.
 class CopyEngine {
  public:
   CopyEngine(double bytes_per_ns, int64_t latency_ns)

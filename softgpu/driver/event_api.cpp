@@ -97,7 +97,7 @@ CUresult elapsed_time(float* milliseconds, CUevent start, CUevent end) {
   if (CUresult result = find_event(start, &from)) return result;
   if (CUresult result = find_event(end, &to)) return result;
   for (const auto& event : {from, to}) {
-    // Unlike a query, this leaves the capture valid.
+    // Unlike cuEventQuery, cuEventElapsedTime leaves the capture valid.
     if (CUresult result = check_not_captured(*event, /*invalidate=*/false)) return result;
   }
   if (&from->context().device() != &to->context().device()) return CUDA_ERROR_INVALID_HANDLE;

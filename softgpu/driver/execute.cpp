@@ -71,8 +71,8 @@ CUresult execute_operation(Context& context, const Operation& operation) {
 
 void wait_unless_stopping(const Point& point, Context& context) {
   if (point.reached()) return;
-  // The timeline may belong to a context that never reaches the point. `context` must still be able
-  // to end.
+  // Polls, because point.wait() would not end if another context never reaches the point. `context`
+  // must still be able to end.
   auto pause = std::chrono::microseconds(10);
   while (!point.reached() && !context.stopping().load(std::memory_order_relaxed)) {
     std::this_thread::sleep_for(pause);

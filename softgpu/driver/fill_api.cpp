@@ -23,7 +23,8 @@ CUresult submit_fill(const FillOperation& operation, CUstream handle) {
   return submit(*stream, operation);
 }
 
-// The synchronous forms do not wait either, unless the memory is host memory.
+// The functions without Async wait for the fill only if the memory is host memory or has
+// CU_POINTER_ATTRIBUTE_SYNC_MEMOPS.
 CUresult fill_now(const FillOperation& operation) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;

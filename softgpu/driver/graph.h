@@ -83,7 +83,7 @@ class Graph : public std::enable_shared_from_this<Graph> {
   // The nodes, each after its dependencies: first the roots in order of creation, then each node
   // once its last dependency is listed. Empty if there is a cycle (or no node).
   std::vector<GraphNode*> topological_order() const;
-  // A deep copy, in the handle table. The `origin` of its nodes names this graph's nodes.
+  // A deep copy, in the handle table. The `origin` of each copied node is the id of its original.
   std::shared_ptr<Graph> clone() const;
   bool has_memory_nodes() const;
   bool has_conditional_nodes() const;
@@ -99,7 +99,7 @@ class Graph : public std::enable_shared_from_this<Graph> {
   void release_user_objects();
   bool is_child = false;   // a node owns it, perhaps as a body: cuGraphDestroy refuses its handle
   bool capturing = false;  // a stream is being captured into it
-  bool memory_instantiated = false;  // an executable with memory nodes exists: no second one
+  bool memory_instantiated = false;  // an executable with memory nodes exists: a second is refused
 
  private:
   std::vector<std::shared_ptr<GraphNode>> nodes_;

@@ -56,7 +56,8 @@ GraphExec::GraphExec(std::shared_ptr<GraphPlan> plan, std::shared_ptr<Graph> sou
 GraphExec::~GraphExec() {
   std::lock_guard lock(graph_mutex());
   drop_graph(*shape_);
-  // If the executable has no memory nodes, it was instantiated before they were added to the graph.
+  // An executable without memory nodes has not set the flag. The graph may have such nodes now, and
+  // another executable may have set the flag.
   const auto source = source_.lock();
   if (source != nullptr && shape_->has_memory_nodes()) source->memory_instantiated = false;
 }

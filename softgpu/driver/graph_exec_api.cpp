@@ -13,7 +13,8 @@ using namespace softgpu::driver;
 
 namespace {
 
-// cuGraphInstantiateWithParams also accepts _UPLOAD, because it has a stream for it.
+// cuGraphInstantiateWithParams also accepts _UPLOAD, because its parameters name a stream for the
+// upload.
 constexpr cuuint64_t kFlags = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
                               CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH |
                               CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;

@@ -86,7 +86,7 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   // launch is already in its stream's queue, so that later waits for the events are queued after
   // the launch.
   void publish_events(const GraphPlan& plan);
-  // Begins a launch.
+  // Called on the stream's thread, on which it runs one branch. Starts the other branches.
   void launch();
   Point done() const { return {done_, 1}; }
 

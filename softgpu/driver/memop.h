@@ -1,8 +1,9 @@
 // Stream memory operations (cuStreamWaitValue32 and similar): checked at the call, executed later.
 //
-// A wait polls its word on the stream's thread, first in quick succession, then every fraction of a
-// millisecond. It ends when the condition holds, when the context fails or is destroyed, or when
-// the memory is released (which fails the context with CUDA_ERROR_ILLEGAL_ADDRESS).
+// A wait polls its word on the stream's thread, first without a pause, then with pauses of a
+// fraction of a millisecond. It ends when the condition holds, when the context fails or is
+// destroyed, or when the memory is released (which fails the context with
+// CUDA_ERROR_ILLEGAL_ADDRESS).
 #pragma once
 
 #include <span>

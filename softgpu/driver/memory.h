@@ -1,4 +1,4 @@
-// The registry of all allocations that the process can name. Finds the allocation at an address.
+// The registry of all allocations that the process can use. Finds the allocation at an address.
 //
 // Each valid address belongs to exactly one Allocation: device memory; pinned, registered or
 // managed host memory; a mapping of the VMM family; memory opened from another process; a module's

@@ -318,7 +318,7 @@ CUresult Kernel::function_in(Context& context, std::shared_ptr<Function>* functi
     auto known = functions_.find(&context);
     if (known != functions_.end()) {
       *function = known->second.lock();
-      // A context at the same address may have been started since.
+      // The entry may be of an earlier context at this address. Its functions have left the table.
       if (*function && handle_table<Function>().find(function->get())) return CUDA_SUCCESS;
     }
   }

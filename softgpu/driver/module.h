@@ -79,7 +79,7 @@ class Module : public std::enable_shared_from_this<Module> {
   Context& context() const { return *context_; }
   exec::Program& program() { return *program_; }
   Library* library() const { return library_; }
-  // The module's Function of that name (there is one each); nullptr if there is no such kernel.
+  // The module's only Function of that name; nullptr if there is no such kernel.
   std::shared_ptr<Function> function(const std::string& name);
   // Invalidates the module's handle and those of its functions, when it is unloaded.
   void retire();
@@ -109,8 +109,8 @@ class Library : public std::enable_shared_from_this<Library> {
   CUresult module_in(Context& context, std::shared_ptr<Module>* module);
   // The contexts that have an instance.
   std::vector<std::shared_ptr<Context>> contexts();
-  // Drops the instance in a context that is being torn down, or (nullptr) all when the library is
-  // unloaded.
+  // Drops the instance in `context`, which is being torn down. nullptr: the library is unloaded, so
+  // all its instances are dropped.
   void drop_instances(const Context* context);
 
  private:

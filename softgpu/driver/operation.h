@@ -50,7 +50,7 @@ struct CopyOperation {
   // A source that was read at the call, see stage_source(). srcHost is then not read.
   std::shared_ptr<const std::vector<std::byte>> staged;
   // MemoryRegistry::hold() of both ends, unless they are pageable: keeps the memory until the copy
-  // has ended. Not in graphs.
+  // has ended. Null in graphs.
   std::shared_ptr<Allocation> source_memory, destination_memory;
 };
 
@@ -76,7 +76,8 @@ struct EventRecordOperation {
   std::shared_ptr<EventRecord> record;
   uint64_t interprocess_value = 0;  // the recording's number, for an event that processes share
 };
-// Only in graphs. cuStreamWaitEvent on a stream takes Points at the time of the call instead.
+// Exists only in graphs. Outside of a capture, cuStreamWaitEvent takes the event's Point at the
+// call instead.
 struct EventWaitOperation {
   std::shared_ptr<Event> event;
 };

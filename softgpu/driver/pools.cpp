@@ -132,8 +132,8 @@ CUresult MemoryPool::allocate(Context& context, size_t bytes, CUstream stream,
     lock.unlock();
     auto allocation = std::make_shared<Allocation>();
     allocation->address = block.address;
-    // The whole block. So when a later request takes the allocation over from a queued free, the
-    // range that running kernels may touch does not change.
+    // Kernels may touch the whole block, not only the requested bytes. So this range does not
+    // change when a later request takes the allocation over from a queued free.
     allocation->bytes = block.bytes;
     allocation->kind = MemoryKind::kPool;
     allocation->device = &device_;

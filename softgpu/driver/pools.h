@@ -9,8 +9,8 @@
 //
 // Memory that was freed in stream order returns to the device only after a synchronising call has
 // seen that the free has completed. Memory beyond the release threshold returns in that call, as
-// NVIDIA documents for the threshold and for cuMemPoolTrimTo. Until then the pool can reuse it, and
-// trimming leaves it.
+// NVIDIA documents for the threshold and for cuMemPoolTrimTo. Before that call the pool can reuse
+// the memory, but trim() does not release it.
 //
 // Graph memory has its address from the creation of the node to the end of the graph. Kernels may
 // touch it from execute_allocate to execute_free. The stream layer calls the functions for graphs.

@@ -14,7 +14,7 @@
 namespace softgpu::driver {
 namespace {
 
-// Each call opens the file again, because a lock belongs to an open file description: so threads of
+// A lock belongs to an open file description. Each call opens the file again, so that threads of
 // one process also wait for each other.
 void wait_in_turn(std::chrono::milliseconds time) {
   if (time.count() == 0) return;

@@ -361,7 +361,7 @@ std::shared_ptr<Stream> StreamSet::create(unsigned flags, int priority) {
       shared_from_this(),
       (flags & CU_STREAM_NON_BLOCKING) != 0 ? Stream::Kind::kNonBlocking : Stream::Kind::kBlocking,
       priority);
-  // First, because shutdown() removes the handles of its streams.
+  // The handle is inserted first, because shutdown() removes the handles of the streams in the set.
   handle_table<Stream>().insert(stream);
   add(stream);
   if (!stream->closed()) return stream;

@@ -1,11 +1,11 @@
 // Streams: queues of operations. One borrowed thread at a time executes a queue, in order.
 //
-// A Stream has no thread of its own. When work arrives, it borrows one (worker_threads.h), its
-// runner, keeps it for some microseconds after its queue is empty, and returns it. A thread that
-// waits for the stream becomes its runner if the present runner has not begun (for example, has not
-// been scheduled). An operation starts when the one before it has finished and every Point it waits
-// for is reached. A stream that must wait returns its thread, and the point's timeline wakes it
-// later.
+// A Stream has no thread of its own. When work arrives, the stream borrows a thread
+// (worker_threads.h), its runner, and returns it some microseconds after the queue has become
+// empty. A thread that waits for the stream becomes its runner if the present runner has not begun
+// (for example, has not been scheduled). An operation starts when the previous operation has
+// finished and every Point that it waits for is reached. A stream that must wait for a Point
+// returns its thread; the Point's timeline wakes the stream later.
 //
 // A StreamSet has the streams of a context, and orders them. Work in the legacy default stream
 // waits for all earlier work in the context's blocking streams. Later work in the blocking streams

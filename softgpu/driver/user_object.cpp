@@ -19,7 +19,7 @@ void UserObject::release(unsigned count) {
   } while (!references_.compare_exchange_weak(before, after, std::memory_order_acq_rel));
   if (after != 0) return;
   handle_table<UserObject>().remove(this);
-  // Not on the caller's thread, which may hold locks that the destructor waits for.
+  // Runs on another thread, because the caller may hold locks that the destructor waits for.
   post_to_worker(
       [destroy = destroy_, pointer = pointer_] { run_application_code(destroy, pointer); });
 }

@@ -324,7 +324,8 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
 CUresult CUDAAPI cuMemUnmap(CUdeviceptr address, size_t bytes) {
   if (CUresult result = check_initialized()) return result;
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  // Waits for work that still uses the pages: a queued copy would crash this process.
+  // Waits for work that still uses the pages: a queued copy of unmapped pages would crash this
+  // process.
   if (Context* context = current_context(); context && context->alive()) context->synchronize();
   Vmm& state = vmm();
   std::vector<std::shared_ptr<Allocation>> mappings;  // physical memory is released after the lock

@@ -50,8 +50,9 @@ class WorkerThreads {
       std::thread([this] { work(); }).detach();
     } catch (const std::system_error& error) {
       // The job stays in the backlog and runs when another thread becomes free.
-      RCUDA_ERROR("cannot start a thread for a stream, so its work waits for another thread: %s",
-                  error.what());
+      RCUDA_ERROR(
+          "cannot start a thread for a stream; its work waits until another thread is free: %s",
+          error.what());
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }

@@ -121,9 +121,9 @@ void pending_count(Lanes& x, const Instr& i) {
     d[l] = BarrierObject::unpack(state[l]).pending;
   }
 }
-// The thread's copies are already done, so the arrival happens now. Without noinc (i.count is 0),
-// the instruction also raises the pending count by 1 before the arrival lowers it by 1, so nothing
-// changes.
+// cp.async.mbarrier.arrive: the thread's copies are already done, so the arrival happens now.
+// Without noinc (i.count is 0), the instruction also raises the pending count by 1 before the
+// arrival lowers it by 1, so nothing changes.
 void cp_async_arrive(Lanes& x, const Instr& i) {
   update_each(x, i, [&](uint32_t, BarrierObject& object, uint64_t) {
     if (i.count == 0) return;
@@ -132,8 +132,8 @@ void cp_async_arrive(Lanes& x, const Instr& i) {
   });
 }
 
-// cp.async.bulk: copies immediately, 16 bytes at a time, then completes as many bytes of the
-// barrier's transactions.
+// cp.async.bulk: copies immediately, 16 bytes at a time. Then subtracts the copied bytes from the
+// barrier's pending transactions.
 void bulk_copy(Lanes& x, const Instr& i) {
   BulkCopy how;
   std::memcpy(&how, &i.sub, sizeof how);

@@ -112,7 +112,8 @@ Block::Outcome Block::run(int64_t fuel) {
     if (fuel <= 0 || grid_.cancelled->load(std::memory_order_relaxed)) {
       uint64_t executed = 0;
       for (const auto& warp : warps_) executed += warp->instructions;
-      // Spin loops used most of the fuel.
+      // Instructions of spin loops cost extra fuel (lanes.h). Much more fuel than instructions
+      // means that spin loops used most of the fuel.
       spinning_ = static_cast<int64_t>(executed - executed_before) * 4 < fuel_before - fuel;
       return Outcome::kYielded;
     }

@@ -17,7 +17,7 @@ namespace softgpu::exec {
 
 class LoadedProgram;
 
-// Shared by all blocks of a grid; set up once by the launch, constant while it runs.
+// Shared by all blocks of a grid. The launch sets it up; it is constant while the grid runs.
 struct GridContext {
   const Launch* launch = nullptr;
   const Environment* environment = nullptr;
@@ -55,8 +55,9 @@ class Block {
   bool spinning() const { return spinning_; }
   void take_counts(uint64_t* warp_instructions, uint64_t* thread_instructions);
 
-  // Barriers. arrive() counts `lanes` of a warp as arrived. If this completes the barrier, it
-  // releases all waiting strands (warp.h), also the caller's if it is already marked as waiting.
+  // Barriers. arrive() counts `lanes` of a warp as arrived. If they complete the barrier, arrive()
+  // releases all strands (warp.h) that are marked as waiting for it. The caller's strand may be one
+  // of them.
   void arrive(uint32_t barrier, uint32_t warp, uint32_t lanes, bool has_count, uint32_t count,
               uint32_t votes);
   void lanes_exited(uint32_t count);

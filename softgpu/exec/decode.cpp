@@ -321,8 +321,8 @@ bool Decoder::assemble(const ptx::Instruction& source, Form& form, const Operand
       out->imm = -static_cast<int64_t>(window_of(form.space, !source_.is_entry));
       break;
     case Op::kIsspacep:
-      // isspacep.const must be false for all memory, because .const memory lies among the globals.
-      // So it tests for the window of functions, which contains no memory.
+      // .const memory has no window: it lies among the globals, and isspacep.const is false for it.
+      // So this tests for the window of functions, which contains no memory.
       out->imm = form.space == Space::kConst
                      ? static_cast<int64_t>(kFunctionWindow)
                      : static_cast<int64_t>(window_of(form.space, !source_.is_entry));

@@ -2,7 +2,8 @@
 //
 // load() calls it for every function of a program, on one thread. An instruction that is not in the
 // list of supported forms becomes a kUnsupported instruction, and Function::unsupported names the
-// first. That is not an error, because programs contain kernels that are never launched.
+// first such instruction. That is not an error, because programs contain kernels that are never
+// launched.
 #pragma once
 
 #include <memory>

@@ -93,9 +93,10 @@ bool Decoder::decode_call(const ptx::Instruction& source, Instr* out) {
 
   out->flow = Flow::kCall;
   if (target.kind == Operand::Kind::kSymbol) {
-    // softgpu has no device runtime (dynamic parallelism). Only a call of one of its functions
-    // makes the instruction unsupported. cnp*: functions of the driver that libcudadevrt calls;
-    // nvcc adds this library to every -rdc=true program.
+    // softgpu has no device runtime (dynamic parallelism). A call of a function of the runtime is
+    // an unsupported instruction, and not a missing symbol, which would make the load fail: nvcc
+    // adds libcudadevrt to every -rdc=true program. cnp*: functions of the driver that libcudadevrt
+    // calls.
     const bool device_runtime = target.name.starts_with("cuda") ||
                                 target.name.starts_with("__cuda") || target.name.starts_with("cnp");
     if (device_runtime && linker_.find(where_.unit, target.name).kind == Symbol::Kind::kMissing)

@@ -13,8 +13,8 @@ using ptx::Type;
 
 namespace {
 
-// The most bytes of a function's constants, and of its registers, of which each warp has its own
-// set. A Slot could address 1 GiB.
+// The most bytes of a function's constants, and of its registers. A Slot could address 1 GiB, but
+// each warp has its own registers.
 constexpr uint64_t kMaxBankBytes = 64 << 20;
 
 }  // namespace
@@ -104,7 +104,8 @@ rcuda::Status Decoder::write_constants() {
   if (constant_bytes_ > kMaxBankBytes) {
     return {rcuda::Code::kInvalidArgument, "function '" + out_.name + "' has too many constants"};
   }
-  // A predicate reads its 4-byte constant as one word, so one slot serves both.
+  // Each constant has a copy for each lane. A predicate operand reads only the first copy, so a
+  // 4-byte constant can serve both predicates and 32-bit operands.
   out_.constants = AlignedBytes(std::max<size_t>(constant_bytes_, 64));
   for (const auto& [key, offset] : constants_) {
     const auto [bytes, bits] = key;

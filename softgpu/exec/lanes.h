@@ -2,8 +2,8 @@
 // touch.
 //
 // Each running block has one Lanes. The warp's loop sets it up for the strand that it is about to
-// execute. A handler uses it only while it runs, on the block's worker thread. It reports a bad
-// access with fault_at() and skips the other lanes; the loop then ends the grid.
+// execute. A handler uses the Lanes only during its call, on the block's worker thread. After a bad
+// access the handler calls fault_at() and skips the other lanes; the loop then ends the grid.
 #pragma once
 
 #include <cstddef>
@@ -39,9 +39,9 @@ struct Lanes {
   uint32_t local_base = 0;   // start of this frame's local area in each lane's memory
   uint32_t local_limit = 0;  // its end: the highest local address that may be used
   const std::byte* parameters = nullptr;
-  Memory* memory = nullptr;     // global memory
+  Memory* memory = nullptr;                     // global memory
   const texture::Snapshot* textures = nullptr;  // the launch's texture and surface objects
-  const Slot* lists = nullptr;  // of the running function: see Function::lists
+  const Slot* lists = nullptr;                  // of the running function: see Function::lists
 
   // What is left of the strand's turn. Instructions that are typical of spin loops use up more of
   // it.

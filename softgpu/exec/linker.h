@@ -1,7 +1,7 @@
 // Joins the units of a program: resolves every symbol and places every variable.
 //
-// load() uses a Linker on one thread, and passes it to decode(). It keeps pointers into the units.
-// Only the device memory that it allocated outlives it, as a Placement.
+// load() uses a Linker on one thread, and passes it to decode(). The Linker keeps pointers into the
+// units. The device memory that it allocates is a Placement, which outlives the Linker.
 #pragma once
 
 #include <memory>

@@ -49,7 +49,8 @@ class Memory {
   uint32_t next_[2] = {0, 0};  // next entries to replace
 };
 
-// Whether an access lies inside a window of `limit` bytes. A negative offset is a huge address.
+// Whether an access lies inside a window of `limit` bytes. A negative offset is a huge address,
+// which lies outside.
 SOFTGPU_INLINE bool inside(uint64_t address, uint32_t bytes, uint64_t limit) {
   return address <= limit && bytes <= limit - address;
 }

@@ -78,7 +78,7 @@ class Formatter {
       spec->flags += format_[at_++];
     long width = 0, precision = 0;
     if (!read_number(&width)) return false;
-    if (width != 0) spec->flags += std::to_string(width);  // a negative one is the flag '-' too
+    if (width != 0) spec->flags += std::to_string(width);  // a negative width acts as '-', too
     if (at_ < format_.size() && format_[at_] == '.') {
       ++at_;
       if (!read_number(&precision)) return false;

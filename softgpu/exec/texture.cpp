@@ -75,8 +75,8 @@ class Finder {
   }
 
  private:
-  // `handle`: in, the address of the variable of a texture or surface reference; out, the handle in
-  // that variable.
+  // On entry, `*handle` is the address of the variable of a texture or surface reference. On
+  // return, it is the handle in that variable.
   bool load_handle(uint32_t lane, uint64_t* handle) {
     const std::byte* variable =
         host_address(x_, lane, ptx::Space::kGlobal, *handle, sizeof *handle, false);
@@ -210,7 +210,7 @@ uint32_t extent_of(const texture::Image& image, Shape shape, TextureQuery query)
 uint32_t extent_of(const Texture& object, TextureQuery query) {
   return extent_of(object.levels[0], object.shape, query);
 }
-// To surfaces, cube maps are layers. A one-dimensional surface has no height.
+// For a surface, the faces of a cube map are layers. A one-dimensional surface has no height.
 uint32_t extent_of(const Surface& object, TextureQuery query) {
   if (object.shape == Shape::k1d && query == TextureQuery::kHeight) return 0;
   const Shape shape = texture::is_cube(object.shape) ? Shape::k2dLayered : object.shape;

@@ -109,8 +109,8 @@ uint32_t Warp::pick() {
   return best;
 }
 
-// The lowest pc at which another runnable strand waits in this strand's frame. The strand stops
-// there, so that the two can be merged.
+// The lowest pc at which another runnable strand waits in the frame of `strand`. There `strand`
+// stops, so that the two can be merged.
 uint32_t Warp::limit_for(const Strand& strand) const {
   uint32_t limit = kNoLimit;
   for (uint32_t k = 0; k < strand_count_; ++k) {
@@ -145,7 +145,7 @@ void Warp::add_strand(uint32_t mask, uint32_t pc, Frame* frame) {
 
 void Warp::remove_strand(uint32_t index) { strands_[index] = strands_[--strand_count_]; }
 
-// Merges the strands that are at the same position into this one.
+// Merges the strands that are at the same position as strand `index` into that strand.
 void Warp::merge_into(uint32_t index) {
   for (uint32_t k = 0; k < strand_count_;) {
     const Strand& other = strands_[k];

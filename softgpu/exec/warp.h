@@ -60,8 +60,8 @@ class Warp {
   void start(const Function& entry, uint32_t lanes);
   std::byte* special() { return special_.data.get(); }
 
-  // Runs until all lanes have exited, none can continue, or `fuel` is used up. Returns the rest of
-  // the fuel in `*fuel`.
+  // Runs until all lanes have exited, none can continue, or `fuel` is used up. Leaves the unused
+  // fuel in `*fuel`.
   Outcome run(int64_t* fuel);
 
   bool done() const { return strand_count_ == 0; }

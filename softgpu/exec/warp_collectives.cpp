@@ -54,8 +54,8 @@ void Warp::scatter(const Instr& i, uint32_t lanes, Frame* frame, const Collectiv
   }
 }
 
-// Executes the collective for the active lanes whose partners are all active, and sets *done to
-// these lanes. Returns whether these are all active lanes.
+// Executes the collective for the active lanes whose partners are all active, and adds these lanes
+// to *done. Returns true if no active lane is left to execute it.
 bool Warp::collective_now(const Instr& i, uint32_t active, Strand* strand, uint32_t* done) {
   const uint32_t* members = block_.lanes().at<uint32_t>(i.e);
   for (uint32_t rest = active; rest != 0;) {

@@ -1,4 +1,4 @@
-// A hash table for the parser: open addressing, no removal; insertion never invalidates keys.
+// A hash table for the parser, with open addressing and without removal.
 //
 // std::unordered_map would allocate a node per element, and the parser looks names up several times
 // per instruction. Values must be cheap to copy. Not thread-safe.

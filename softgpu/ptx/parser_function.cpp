@@ -170,7 +170,8 @@ void Parser::define_label(const Token& at, Label meaning) {
 }
 
 void Parser::settle(const Mention& mention, const Label& label) {
-  if (label.kind != mention.wanted) fail_at(mention.token, "a label of another kind is needed");
+  if (label.kind != mention.wanted)
+    fail_at(mention.token, "this kind of label cannot be used here");
   if (mention.in_table) {
     function_->branch_tables[mention.item][mention.operand] = label.index;
     return;

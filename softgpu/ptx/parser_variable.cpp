@@ -52,7 +52,7 @@ void Parser::declaration_type(Declaration* declaration) {
                                : word == ".surfref" ? Reference::kSurface
                                                     : Reference::kSampler;
     } else if (const Type type = type_from_name(word.substr(1)); type != Type::kNone) {
-      if (type == Type::kPred) fail_at(token, "predicates live in registers only");
+      if (type == Type::kPred) fail_at(token, "a variable of type .pred must be a register");
       declaration->element = type;
     } else if (!pointee) {
       fail_at(token, "unknown attribute of a declaration");
@@ -127,7 +127,7 @@ void Parser::add_module_variable(Variable variable, const Token& at) {
     return;
   }
   Variable& known = module_->variables[index - 1];
-  if (known.space != variable.space) fail_at(at, "declared before in another state space");
+  if (known.space != variable.space) fail_at(at, "already declared in another state space");
   if (variable.linkage == Linkage::kExtern) return;
   if (known.linkage != Linkage::kExtern && known.linkage != Linkage::kCommon) {
     fail_at(at, "defined twice");

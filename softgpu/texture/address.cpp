@@ -6,14 +6,14 @@
 namespace softgpu::texture {
 namespace {
 
-// Beyond every texture, with room for the fraction in 64 bits.
+// A position beyond every texture. With its fraction it still fits into 64 bits.
 constexpr double kFar = 1 << 30;
 
-// The steps of a normalised coordinate.
+// Normalised coordinates are truncated to multiples of 1/kNormalisedSteps.
 constexpr double kNormalisedSteps = 1 << 21;
 
-// The position of a coordinate in texels. The periodic modes first reduce the coordinate to the
-// first period, while it is exact.
+// The position of a coordinate in texels. In the periodic modes, the coordinate is reduced to
+// the first period while it is still exact.
 double position_of(float coordinate, const Axis& axis) {
   double at = static_cast<double>(coordinate);
   if (axis.is_normalised) {

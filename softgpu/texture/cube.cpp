@@ -10,7 +10,8 @@ struct Direction {
   double x, y, z;
 };
 
-// The direction of a point (s, t) of a face, both from -1 to 1; beyond that it leaves the face.
+// The direction of the point (s, t) of a face. s and t are from -1 to 1 on the face; a point
+// outside of this range lies beyond an edge.
 Direction direction_of(uint32_t face, double s, double t) {
   switch (face) {
     case 0:

@@ -62,7 +62,8 @@ float float_of(const Format& format, const std::byte* at) {
   return format.channel_bytes == 2 ? half_to_float(load<uint16_t>(at)) : load<float>(at);
 }
 
-// A channel of a border color as the format holds it. Integers are rounded, halves are truncated.
+// A channel of a border color as the format can represent it. Integers are rounded, halves are
+// truncated.
 float representable(const Format& format, float value) {
   if (format.numbers == Numbers::kFloat) {
     constexpr uint32_t kBitsOfHalf = ~uint32_t{0x1fff};

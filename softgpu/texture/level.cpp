@@ -22,7 +22,8 @@ float level_for_steps(const Texture& texture, const std::array<float, 3>& dx,
   const Image& image = texture.levels[0];
   const double sizes[3] = {static_cast<double>(image.width), static_cast<double>(image.height),
                            static_cast<double>(image.slices)};
-  // The steps in texels. Their longest combination is the long axis of an ellipse.
+  // The steps in texels. The steps in all directions form an ellipse, and its long axis is the
+  // longest step.
   double xx = 0, yy = 0, xy = 0;
   for (uint32_t k = 0; k < std::min(axes, 3u); ++k) {
     const double scale = texture.sampler.is_normalised ? sizes[k] : 1;

@@ -32,7 +32,7 @@ class OrderTest(unittest.TestCase):
         self.assertEqual(outcome, 0, server.text())
         # Both sides must have had delays.
         for log in (result.stderr, server.text()):
-            self.assertIn(f"delays in the link over {transport}", log)
+            self.assertIn(f"simulated delays in the Link over {transport}", log)
         return result
 
     def check(self, transport):

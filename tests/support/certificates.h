@@ -83,8 +83,8 @@ inline Certified make_certificate(const std::string& name, const Certified* issu
   return made;
 }
 
-// The result of load_certificate() for a file with this certificate, its key, and `rest`, the
-// certificates between it and an authority.
+// The result of load_certificate() for a file with the certificate `own`, its key and the
+// intermediate certificates `rest`.
 inline identity::Certificate signer(const Certified& own,
                                     const std::vector<const Certified*>& rest = {}) {
   std::string pem = own.pem();

@@ -1,4 +1,4 @@
-// Calls over a Channel that wait for their answer.
+// Functions that send a command over a Channel and wait for the answer.
 #pragma once
 
 #include "common/wire/channel.h"

@@ -1,4 +1,4 @@
-// Preloaded into a program: makes time() an hour fast. Other clocks are not changed.
+// A library to preload into a program: makes time() an hour fast. Other clocks are not changed.
 #include <ctime>
 
 #include <sys/time.h>

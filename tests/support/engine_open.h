@@ -8,8 +8,9 @@
 
 namespace rcuda::testing {
 
-// Returns false if the peer is lost, or after the timeout. Changes nothing in the engine: it asks
-// for the plan of a device that does not exist, which only an open peer refuses as invalid.
+// Returns false if the peer is lost, or after the timeout. Does not change the engine: requests the
+// plan for a device that does not exist. The engine reports the device as invalid only if the peer
+// is open.
 inline bool wait_until_open(p2p::Engine& engine, p2p::PeerId peer,
                             std::chrono::milliseconds timeout) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;

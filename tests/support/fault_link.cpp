@@ -67,8 +67,8 @@ Status FaultLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake)
 
 Status FaultLink::put_region(RegionId region, uint64_t offset, Bytes bytes) {
   if (!traits().has_region_puts) return Link::put_region(region, offset, bytes);
-  // Must arrive after earlier puts and before later transfers, so it waits for the puts and is not
-  // delayed.
+  // Must arrive after earlier puts and before later transfers. So this waits until the earlier puts
+  // are delivered, and is not delayed itself.
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return ending_ || puts_.empty(); });
   return inner_->put_region(region, offset, bytes);
@@ -158,7 +158,8 @@ void FaultLink::deliver() {
       const LatePut put = std::move(puts_.front());
       lock.unlock();
       const Bytes bytes(put.bytes);
-      (void)inner_->put(put.offset, std::span(&bytes, 1), put.wake);  // the next put() reports
+      // If this fails, the next put() reports the error.
+      (void)inner_->put(put.offset, std::span(&bytes, 1), put.wake);
       lock.lock();
       puts_.pop_front();
       changed_.notify_all();

@@ -1,10 +1,10 @@
 // A medium that exists only in tests. Like verbs it is preferred to TCP, needs more than a socket,
 // moves data in the clear, and may fail. RCUDA_TEST_FICKLE sets its behaviour in a process:
 //
-//   not set    the host is not fit for the medium
+//   not set    the host does not support the medium
 //   unusable   the medium cannot be used over the socket
 //   fails      this side makes no Link, and reports that to the peer
-//   silent     this side makes no Link, and reports that only when its time is over
+//   silent     this side makes no Link, and reports that only at the end of its timeout
 //   dies       the process ends when it should make a Link
 //   works      the medium is TCP under another name
 #pragma once

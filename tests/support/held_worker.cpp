@@ -1,5 +1,5 @@
-// A worker that does not disappear when it is killed, like one that is stuck in a driver: another
-// process traces it, and detaches only when the test has ended.
+// A worker that does not disappear when it is killed, like a worker that is stuck in a driver.
+// Another process traces it, and detaches only when the test has ended.
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>

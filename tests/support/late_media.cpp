@@ -23,7 +23,7 @@ Result<std::unique_ptr<Link>> delayed(Result<std::unique_ptr<Link>> link,
   if (const char* seed = std::getenv("RCUDA_TEST_DELAYS")) {
     plan.seed = std::strtoull(seed, nullptr, 10) + static_cast<uint64_t>(::getpid());
   }
-  RCUDA_INFO("delays in the link over %s", traits.name);
+  RCUDA_INFO("simulated delays in the Link over %s", traits.name);
   return std::unique_ptr<Link>(
       std::make_unique<FaultLink>(std::move(link).value(), std::move(plan)));
 }

@@ -159,7 +159,7 @@ Result<LinkPair> make_link_pair(const Medium& medium, const LinkOptions& client,
                                 const LinkOptions& server) {
   Result<LinkEnds> ends = make_link_ends(medium, client, server);
   if (!ends) return ends.status();
-  // The side that gave up knows the reason; the other side only sees the connection end.
+  // Prefer the error of the side that gave up: the other side only sees the connection end.
   if (!ends->server && ends->server.status().code() != Code::kUnavailable) {
     return ends->server.status();
   }

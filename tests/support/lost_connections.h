@@ -1,8 +1,8 @@
 // LostConnections: both ends of Reconnecting over TCP in one process, and a thread that breaks
-// their connections at random: resets them, or ends both directions or one direction.
+// their connections at random: it resets a connection, or ends both directions or one direction.
 //
 // The two ends share ownership of the object. Threads: any. Blocking: the server's next(), until
-// its deadline; stop() and the destructor, for the thread.
+// its deadline; stop() and the destructor, until the thread has ended.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ namespace rcuda::test {
 
 class LostConnections : public std::enable_shared_from_this<LostConnections> {
  public:
-  // Makes the Socket of each further connection, for instance an encrypted Socket.
+  // Makes the Socket of each new connection, for instance an encrypted Socket.
   using Deadline = std::chrono::steady_clock::time_point;
   using Wrap = std::function<Result<Socket>(UniqueFd socket, bool server, Deadline deadline)>;
   explicit LostConnections(Wrap wrap) : wrap_(std::move(wrap)) {
@@ -64,7 +64,8 @@ class LostConnections : public std::enable_shared_from_this<LostConnections> {
   }
 
  private:
-  // The time is short, because the thread may end one direction of a connection during a handshake.
+  // The thread may end one direction of a connection during a handshake. The handshake then fails
+  // only at this deadline, so the time is short.
   static Deadline handshake_end() {
     return std::chrono::steady_clock::now() + std::chrono::seconds(1);
   }

@@ -19,7 +19,7 @@ class MungeDaemon {
   ~MungeDaemon() { stop(SIGKILL); }
   MungeDaemon(const MungeDaemon&) = delete;
 
-  // Blocks until munged accepts connections. False if it has ended instead; log() says why.
+  // Blocks until munged accepts connections. Returns false if munged has ended; log() says why.
   bool wait_until_ready();
   // With SIGTERM, munged removes its socket; with SIGKILL, the socket stays.
   void stop(int signal);

@@ -20,7 +20,7 @@ def skip(test, reason):
 def install_missing(test, *sections):
     """Installs the missing packages of these sections of scripts/packages.txt."""
     if not shutil.which("apt-get"):
-        skip(test, "the packages are Debian's, and there is no apt-get")
+        skip(test, "installing Debian's packages needs apt-get, which is not installed")
     if os.geteuid() != 0:
         skip(test, "only root can make a Debian")
     if subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"], stderr=subprocess.DEVNULL).returncode != 0:
@@ -37,7 +37,7 @@ def install_missing(test, *sections):
 
 
 def make_debian(test, target, *options):
-    """Makes a folder, or a file if the name of `target` ends with .tar."""
+    """Makes a Debian: the folder `target`, or the archive `target` if its name ends with .tar."""
     made = subprocess.run([os.path.join(SOURCE, "tests/support/make_debian"), target, *options],
                           capture_output=True, text=True)
     if made.returncode != 0:  # not a failure of the tested software
@@ -46,7 +46,7 @@ def make_debian(test, target, *options):
 
 
 def make_packages(build, folder):
-    # Weak compression: it takes most of the time.
+    # Strong compression would take most of the time.
     made = subprocess.run([os.path.join(SOURCE, "scripts/make_packages"), "--build", build, "--output", folder],
                           env=dict(os.environ, DPKG_DEB_COMPRESSOR_TYPE="gzip", DPKG_DEB_COMPRESSOR_LEVEL="1"),
                           capture_output=True, text=True)

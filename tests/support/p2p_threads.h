@@ -30,7 +30,7 @@ class ThreadedDevices final : public p2p::DeviceOps {
   void let_go(uint64_t stream);
   size_t open_orders();
   size_t errors();
-  // Sets the strongest pause that is granted.
+  // Sets the strongest pause that a request is granted.
   void allow_pauses(p2p::Pause strongest) { strongest_pause_ = strongest; }
   // Number of requests for a pause so far.
   size_t pauses_asked() const { return pauses_asked_; }

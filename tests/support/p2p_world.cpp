@@ -489,8 +489,8 @@ class SimLink final : public transport::Link {
     const uint64_t id = end.next_transfer++;
     end.pending[id] = std::move(done);
     const double late_us = id % 2 == 1 ? cable_->wire.uneven_us : 0;
-    // Over a socket, a write completes long before its bytes arrive, and the Link may read the
-    // caller's memory until then.
+    // Over a socket, a write completes long before its bytes arrive. The Link may read the caller's
+    // memory until they have arrived.
     if (immediate != 0 && traits().copies_by_cpu) {
       if (!is_lent(static_cast<const std::byte*>(local), bytes)) {
         cable_->world.violation("a chunk is sent from memory that is not lent to the Link");

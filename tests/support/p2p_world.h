@@ -77,7 +77,7 @@ class SimDevices final : public p2p::DeviceOps {
   SimDevices(SimWorld& world, std::string name, int count);
   ~SimDevices() override;
 
-  // Called for the program. Streams are numbered from 1.
+  // Actions of the simulated program. Its streams are numbered from 1.
   uint64_t make_stream();
   void run_kernel(uint64_t stream, double us, std::function<void()> work);
   bool stream_idle(uint64_t stream) const;
@@ -152,7 +152,7 @@ class SimDevices final : public p2p::DeviceOps {
     uint64_t stream = 0;
     bool hold = false;
     bool reached = false;
-    uint64_t behind = 0;  // the previous place that still held the stream; 0: none
+    uint64_t behind = 0;  // this place is reached when place `behind` is released; 0: none
     uint64_t task = 0;    // the place whose task in the stream also represents this place
   };
 

@@ -12,7 +12,7 @@
 
 namespace softgpu::test {
 
-// A deterministic generator; the same on every machine.
+// A generator of pseudo-random numbers, with the same numbers on every machine.
 class Random {
  public:
   explicit Random(std::string_view seed);

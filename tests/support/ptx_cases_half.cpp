@@ -55,7 +55,8 @@ uint16_t nearest(const Format& format, __float128 exact, Round round) {
   return sign | (up ? high : low);
 }
 
-// a * b + c. If 113 bits do not hold the sum, the error is too small to affect rounding to 16 bits.
+// a * b + c. If 113 bits do not hold the sum, moves it slightly in the direction of the exact
+// value, so that a tie is later rounded to the correct side.
 __float128 fused(__float128 a, __float128 b, __float128 c) {
   const __float128 product = a * b;
   const __float128 sum = product + c;

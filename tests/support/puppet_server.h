@@ -6,9 +6,9 @@
 // test sends everything else that a worker may send, well-formed or not, through link(). The puppet
 // has one thread; its functions may be called from any thread.
 //
-// A window is mapped twice, and ThreadSanitizer takes the mappings for different memory. So the
-// puppet reports to ThreadSanitizer in which order its handlers run (common/base/peer_order.h, with
-// the puppet as the key).
+// A window is mapped twice. ThreadSanitizer takes the mappings for different memory, so it sees no
+// order between the client's and the puppet's accesses. The puppet therefore reports the order of
+// its handlers to ThreadSanitizer (common/base/peer_order.h, with the puppet as the key).
 #pragma once
 
 #include <algorithm>
@@ -69,8 +69,8 @@ class PuppetServer {
   explicit PuppetServer(wire::Welcome welcome,
                         transport::Reach reach = transport::Reach::kThisMachine);
   ~PuppetServer();
-  // A Welcome whose only address window is a base. Each call uses the next base, from kFirstBase
-  // on.
+  // Returns a Welcome with one address window. The window of the first call is the base with the
+  // number kFirstBase; each further call uses the next base.
   static wire::Welcome welcome_with(uint32_t devices);
   static constexpr uint32_t kFirstBase = 8;
 

@@ -62,7 +62,7 @@ ServerProcess::~ServerProcess() {
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
   }
-  // A killed server does not remove the socket that root's servers have.
+  // A killed server does not remove its socket. A server of root has it in root's folder.
   if (port_ != 0) ::unlink(wire::LocalAddress::in_roots_folder(port_).text().c_str());
 }
 

@@ -22,8 +22,8 @@ std::chrono::steady_clock::time_point patience();
 
 class ServerProcess {
  public:
-  // Blocks until the server accepts connections or has ended. `variables` are lines of its
-  // environment.
+  // Blocks until the server accepts connections or has ended. `variables` are lines
+  // NAME=value of its environment.
   explicit ServerProcess(std::vector<std::string> options = {},
                          const std::vector<std::string>& variables = {});
   ~ServerProcess();  // kills it

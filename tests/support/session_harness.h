@@ -94,8 +94,8 @@ class ProtocolClient {
 class SessionHarness {
  public:
 #if defined(__SANITIZE_THREAD__)
-  // Over shared memory each end has its own mapping. ThreadSanitizer takes the two for different
-  // memory and sees no order between them.
+  // Over shared memory each end has its own mapping. ThreadSanitizer would take the two for
+  // different memory and see no order between the accesses of client and worker.
   static constexpr const char* kMedium = "tcp";
 #else
   static constexpr const char* kMedium = "shm";

@@ -1,5 +1,6 @@
-// ThreadLimit: simulates a limit on processes that has been reached. std::thread may start `more`
-// threads; further starts fail with EAGAIN, as from the kernel, until the ThreadLimit is destroyed.
+// ThreadLimit: simulates that `more` further threads reach the system's limit on threads. After
+// them, each start of a std::thread fails with EAGAIN, as from the kernel, until the ThreadLimit is
+// destroyed.
 //
 // In programs that link this (rcuda_test_threads), the linker wraps the start function of
 // std::thread. Only one limit may exist at a time.

@@ -12,7 +12,8 @@ struct Extent {
   bool consecutive;  // lane l is l elements above lane 0
 };
 
-// All loops are vectorised. The two common patterns need no minimum and maximum.
+// All loops are vectorised. The two common patterns (uniform and consecutive) need no minimum and
+// maximum.
 SOFTGPU_INLINE Extent extent_of(const uint64_t* address, uint64_t first, uint32_t bytes) {
   uint64_t differs = 0;
   uint64_t uneven = 0;

@@ -12,9 +12,10 @@
 namespace softgpu::exec::SOFTGPU_ISA {
 
 struct Addresses {
-  alignas(64) uint64_t host[kLanes];  // valid for every lane; inactive lanes repeat an active one's
-  bool uniform;                       // all active lanes access the same host bytes
-  bool contiguous;                    // all 32 lanes are active and access consecutive elements
+  // Valid for every lane: an inactive lane has the address of an active lane.
+  alignas(64) uint64_t host[kLanes];
+  bool uniform;     // all active lanes access the same host bytes
+  bool contiguous;  // all 32 lanes are active and access consecutive elements
 };
 
 // Resolves [i.a + i.imm] in the space i.sub. Returns false, after recording the fault, if an active

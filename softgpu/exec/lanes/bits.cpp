@@ -232,7 +232,7 @@ void lop3(Lanes& x, const Instr& i) {
   });
 }
 
-// lop3.BoolOp: also d|p, where p = (result != 0) BoolOp q.
+// lop3.BoolOp: d as in lop3, and p = (d != 0) BoolOp q.
 template <bool kAnd>
 void lop3_test(Lanes& x, const Instr& i) {
   const uint32_t* d = x.at<uint32_t>(i.d);

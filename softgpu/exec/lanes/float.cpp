@@ -89,7 +89,7 @@ struct Neg {
     return a != a ? a : -a;
   }
 };
-// Changes bits only: neither flushes nor quiets.
+// Changes only the sign bit: does not flush subnormal numbers or quieten NaNs.
 struct Copysign {
   template <class T>
   SOFTGPU_INLINE static T apply(T sign, T magnitude) {
@@ -105,9 +105,10 @@ SOFTGPU_INLINE T apply(T a, T b, T c) {
   if constexpr (kOperands == 3) return Op::apply(a, b, c);
 }
 
-// Operations whose exact result may be below the smallest normal number, but be rounded to it,
-// because subnormal numbers have wide steps. Other operations are not listed: sums are exact there,
-// no root is that small, and no reciprocal is so close to that number (with rounding to nearest).
+// Operations whose exact result may be below the smallest normal number and still round to that
+// number, because subnormal numbers have wide steps. This cannot happen with other operations: sums
+// are exact near that number, no root is so small, and no reciprocal is so close to it (with
+// rounding to nearest).
 template <class Op>
 inline constexpr bool kMayBecomeNormal = false;
 template <>

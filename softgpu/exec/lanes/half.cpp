@@ -10,9 +10,10 @@ namespace {
 
 using ptx::Type;
 
-// .ftz flushes a result whose exact value is below kTiny: such a value, rounded to the format's
-// precision with an unlimited exponent, is below the smallest normal number. Hardware decides by
-// that value, not by the value rounded to the spacing of subnormal numbers.
+// With .ftz, hardware rounds the exact result to the format's precision, with an unlimited
+// exponent, and flushes it if the rounded value is below the smallest normal number. This is so if
+// the exact result is below kTiny. (The result rounded to the spacing of subnormal numbers does not
+// matter.)
 struct F16 {
   static constexpr uint16_t kExponent = 0x7c00;
   static constexpr double kTiny = 0x1p-14 * (1 - 0x1p-12);

@@ -11,8 +11,8 @@ Handler find_integer(const Form& form);
 Handler find_packed_integer(const Form& form);
 Handler find_bits(const Form& form);
 Handler find_compare(const Form& form);
-// The comparison function for Instr::imm. All handlers of comparisons use it, except that of a setp
-// without combination and second predicate.
+// The comparison function for Instr::imm. All handlers of comparisons use it, except the handler of
+// a setp with one predicate and without combination.
 uintptr_t comparison_of(const Form& form);
 Handler find_float(const Form& form);
 Handler find_transcendental(const Form& form);

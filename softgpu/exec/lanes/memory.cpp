@@ -2,9 +2,10 @@
 //
 // Weak accesses are plain loads and stores. Volatile, relaxed, acquire and release accesses are
 // atomic and use up more of a strand's turn, because spin loops consist of them. A GPU keeps two
-// promises that PTX does not make, and kernels rely on them. 16 bytes are one access, weak or not:
-// CUB's scans pass a status and its value that way. Lanes that load the same bytes get the same
-// value: a warp that polls a word leaves its loop as a whole.
+// promises that PTX does not make, and kernels rely on them:
+// - 16 bytes are one access, weak or not. CUB's scans pass a status and its value in this way.
+// - Lanes that load the same bytes get the same value. So a warp that polls a word leaves its loop
+//   as a whole.
 #include "softgpu/exec/lanes/address.h"
 #include "softgpu/exec/lanes/handlers.h"
 
@@ -278,7 +279,7 @@ void cp_async(Lanes& x, const Instr& i) {
   const uint32_t* sizes = x.at<uint32_t>(i.c);
   for (uint32_t rest = x.mask; rest != 0; rest &= rest - 1) {
     const uint32_t l = static_cast<uint32_t>(__builtin_ctz(rest));
-    // The rest is filled with zeros.
+    // The bytes of the destination after the copied bytes are filled with zeros.
     const uint32_t copied = sizes[l] < i.count ? sizes[l] : i.count;
     std::byte* target = host_address(x, l, Space::kShared, to[l], i.count, true);
     if (target == nullptr) return;

@@ -45,8 +45,8 @@ ncclResult_t make_id(ncclUniqueId* id) {
   return ncclSuccess;
 }
 
-// Like NCCL, which uses the CUDA runtime, gives a thread without a context device 0's primary
-// context.
+// Returns the primary context of device 0 if the calling thread has no context. NCCL does the same,
+// because it uses the CUDA runtime.
 CUcontext current_context() {
   CUcontext context = nullptr;
   if (cuCtxGetCurrent(&context) != CUDA_SUCCESS || context) return context;
@@ -160,7 +160,7 @@ ncclResult_t collective(Collective what, const void* send, void* receive, size_t
     if (size_of(type) == 0 || op < 0 || (op >= ncclNumOps && !factor) || root < 0 ||
         root >= communicator->ranks() || (factor && factor->type != type)) {
       return communicator->fail(ncclInvalidArgument,
-                                std::string(shape.name) + ": type " + std::to_string(type) +
+                                std::string(shape.name) + ": invalid type " + std::to_string(type) +
                                     ", op " + std::to_string(op) + ", root " + std::to_string(root),
                                 false);
     }
@@ -192,7 +192,8 @@ ncclResult_t transfer(bool sends, const void* buffer, size_t count, ncclDataType
     if (!communicator) return result;
     if (size_of(type) == 0 || peer < 0 || peer >= communicator->ranks()) {
       return communicator->fail(ncclInvalidArgument,
-                                "type " + std::to_string(type) + ", peer " + std::to_string(peer),
+                                "send or receive: invalid type " + std::to_string(type) +
+                                    ", peer " + std::to_string(peer),
                                 false);
     }
     add(communicator,
@@ -201,14 +202,14 @@ ncclResult_t transfer(bool sends, const void* buffer, size_t count, ncclDataType
   });
 }
 
-// Stores the result of `ask` in `*place`. The communicator must not be in a call.
+// Stores the result of `ask` in `*place`. Fails while a call of the communicator is in progress.
 template <typename T>
 ncclResult_t answer(ncclComm_t comm, T* place, T (*ask)(const Communicator&)) {
   const CommunicatorPtr communicator = find(comm);
   if (!communicator || !place)
     return refuse(ncclInvalidArgument, "no communicator has this handle, or it has ended");
   if (communicator->state() == ncclInProgress)
-    return refuse(ncclInvalidArgument, "the communicator is not ready");
+    return refuse(ncclInvalidArgument, "the communicator's previous call is in progress");
   *place = ask(*communicator);
   return ncclSuccess;
 }
@@ -391,7 +392,7 @@ ncclResult_t ncclCommShrink(ncclComm_t comm, int* excluded, int count, ncclComm_
     }
     const auto me = std::find(left.begin(), left.end(), parent->rank());
     if (me == left.end())
-      return parent->fail(ncclInvalidArgument, "an excluded rank calls ncclCommShrink", false);
+      return parent->fail(ncclInvalidArgument, "ncclCommShrink excludes the calling rank", false);
     const Current current(parent->context());
     const CommunicatorPtr child =
         make(made, static_cast<int>(left.size()), static_cast<int>(me - left.begin()), blocking);

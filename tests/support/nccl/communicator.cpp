@@ -11,7 +11,8 @@
 namespace testnccl {
 namespace {
 
-// Communicators that have met, by device, for the order of their operations.
+// Communicators whose ranks have met. With each collective, a rank reports the others of its device
+// to the hub (see Order in hub.h).
 std::mutex order_mutex;
 std::vector<Communicator*>& live() {
   static auto* all = new std::vector<Communicator*>;
@@ -235,7 +236,7 @@ void Communicator::leave() {
 
 void Communicator::set_state(ncclResult_t state) {
   ncclResult_t before = state_.load();
-  // A failure stays.
+  // Does not replace a failure.
   while ((before == ncclSuccess || before == ncclInProgress) &&
          !state_.compare_exchange_weak(before, state)) {
   }

@@ -150,7 +150,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool remove_factor(int op);
   std::optional<Factor> factor(int op) const;
 
-  void start(Operation* operation);  // called by host functions, as finish()
+  // Both are called by host functions.
+  void start(Operation* operation);
   void finish(Operation* operation);
 
  private:

@@ -1,5 +1,6 @@
-// The host side of the device API, and parameters. The LSA team of a rank is the ranks of its
-// process that lie next to each other: memory of other processes cannot be mapped here.
+// The host side of the device API, and parameters. The LSA (load/store accessible) team of a rank
+// consists of the ranks around it that are of the same process: this library cannot map memory of
+// other processes.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -14,7 +15,7 @@ constexpr size_t kUnit = 128;
 
 struct Window {
   ncclComm_t comm;
-  CUdeviceptr resource = 0;  // memory of a device communicator, freed with it
+  CUdeviceptr resource = 0;  // memory of a device communicator, freed with the communicator
 };
 
 std::mutex windows_mutex;
@@ -72,7 +73,8 @@ ncclResult_t make_window(ncclComm_t comm, Communicator& communicator, CUdevicept
   CUdeviceptr made = 0;
   if (cuMemAlloc(&made, sizeof content) != CUDA_SUCCESS ||
       cuMemcpyHtoD(made, &content, sizeof content) != CUDA_SUCCESS) {
-    return communicator.fail(ncclUnhandledCudaError, "no memory for a window", false);
+    return communicator.fail(ncclUnhandledCudaError, "cannot allocate a window in device memory",
+                             false);
   }
   *window = reinterpret_cast<ncclWindow_t>(made);
   about.comm = comm;
@@ -95,7 +97,8 @@ ncclResult_t end_window(ncclComm_t comm, ncclWindow_t window) {
   return ncclSuccess;
 }
 
-// Runs when all ranks have called. `requirements`: a copy; its lists are still the program's.
+// Runs when the group of the call ends. `requirements` is a copy of the program's struct, but its
+// lists are the program's own.
 ncclResult_t create_device(ncclComm_t comm, const CommunicatorPtr& communicator,
                            ncclDevCommRequirements_t requirements, ncclDevComm_t* made) {
   const Current current(communicator->context());
@@ -204,7 +207,7 @@ ncclResult_t ncclDevCommCreate(ncclComm_t comm, const ncclDevCommRequirements_t*
 
 ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const ncclDevComm_t* made) {
   if (made->magic != kNcclMagic)
-    return refuse(ncclInvalidArgument, "this is not a device communicator");
+    return refuse(ncclInvalidArgument, "ncclDevCommDestroy: not a device communicator");
   return end_window(comm, made->resourceWindow);
 }
 
@@ -232,7 +235,7 @@ ncclTeam_t ncclTeamWorld(ncclComm_t comm) {
   return {communicator->ranks(), communicator->rank(), 1};
 }
 
-// The ranks have met, so their processes are known.
+// Needs no exchange between the ranks: they learned each other's process when they met.
 ncclTeam_t ncclTeamLsa(ncclComm_t comm) {
   const CommunicatorPtr communicator = find(comm);
   int first = communicator->rank(), last = communicator->rank();

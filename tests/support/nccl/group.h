@@ -38,7 +38,7 @@ void add(const CommunicatorPtr& communicator, Request request);
 void add(const CommunicatorPtr& communicator, Leg leg);
 
 void begin_group();
-// The end of an outermost group runs its calls, unless `run` is false.
+// At the end of an outermost group, runs the calls of the group; drops them if `run` is false.
 ncclResult_t end_group(bool run = true);
 
 // Runs a call of the API, as a part of the thread's group or as a group of its own.

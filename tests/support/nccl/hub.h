@@ -1,6 +1,6 @@
 // Hub: the server that the ranks of a communicator connect to, in the process of rank 0. It has a
 // thread for each connection. It checks that all ranks make the same call, and answers when all
-// have called. A unique id also names a hub: from it the ranks get the address of the
+// have called. A unique id also names a hub: from that hub the ranks get the address of the
 // communicator's hub.
 #pragma once
 
@@ -58,7 +58,7 @@ struct Transfer {
 class Hub : public std::enable_shared_from_this<Hub> {
  public:
   // kOnce: closes after the first exchange. kAgain: forgets its ranks after each exchange, so that
-  // others may come, in any number. kStays: closes when all ranks have left.
+  // any number of other ranks may join. kStays: closes when all ranks have left.
   enum class Life { kOnce, kAgain, kStays };
 
   // Returns nullptr if it cannot listen.

@@ -56,7 +56,8 @@ Operation* Communicator::make_operation(Kind kind, Bytes head, size_t sent, size
     }
   }
   if (!operation) {
-    // Operations of graphs live as long as the process, because the end of a graph is not known.
+    // Operations of graphs live as long as the process: this library does not learn when a graph
+    // ends.
     static std::mutex all_mutex;
     static auto* all = new std::vector<std::unique_ptr<Operation>>;
     auto made = std::make_unique<Operation>();
