@@ -61,25 +61,25 @@ struct Settings {
                               "devices to offer, as the driver numbers them; empty: all"};
   config::String driver{
       registry, "RCUDA_DRIVER", "auto",
-      "auto (NVIDIA's; softgpu on a machine without one), nvidia, softgpu or a path"};
+      "auto (NVIDIA's, or softgpu if the machine lacks it), nvidia, softgpu or a path"};
   config::String nccl{
       registry, "RCUDA_SERVER_NCCL", "auto",
       "the NCCL library of sessions: auto (libnccl.so.2 by the loader's path), none "
       "or a path"};
   NetworkList nccl_networks{registry, "RCUDA_SERVER_NCCL_NETWORKS",
                             "networks into which the NCCL of a session may connect, separated by "
-                            "commas; auto: those of this machine's interfaces; any"};
+                            "commas; auto: those of this machine's interfaces; any: all"};
   config::Choice device_isolation{registry,
                                   "RCUDA_SERVER_DEVICE_ISOLATION",
                                   {"server", kIsolateSessions, "commands"},
                                   "devices that a worker sees if the server runs as root (server: "
-                                  "those that the server offers; session: those of its session, "
-                                  "for which the worker is started; commands: all, so only checks "
-                                  "of commands separate sessions)"};
+                                  "those that the server offers; session: those of its session; "
+                                  "commands: all, so only the checks of commands separate "
+                                  "sessions)"};
   config::Choice call_filter{registry,
                              "RCUDA_SERVER_CALL_FILTER",
                              {"refuse", kLogCalls},
-                             "system calls that a session does not need (docs/security.md): "
+                             "system calls that a session does not need (docs/isolation.md): "
                              "refuse them, or let the kernel log them"};
   config::String cgroup{registry, "RCUDA_SERVER_CGROUP", "auto",
                         "cgroup (v2) below which each session gets its own: auto (the server's, if "
@@ -100,7 +100,7 @@ struct Settings {
                                      1,
                                      10'000,
                                      "weight of a session's cgroup in the use of processors "
-                                     "(cpu.weight); other cgroups have 100"};
+                                     "(cpu.weight); the default of other cgroups is 100"};
   config::Integer pool{registry, "RCUDA_SERVER_POOL",
                        2,        0,
                        64,       "workers kept ready, each with its driver initialised"};
@@ -129,9 +129,8 @@ struct Settings {
       "how long a session gets to end when its client has left or the server "
       "stops"};
   config::Duration drain_timeout{registry, "RCUDA_SERVER_DRAIN_TIMEOUT", std::chrono::seconds(0),
-                                 "how long sessions may go on after a signal to stop, while no new "
-                                 "ones begin; a second signal "
-                                 "ends them"};
+                                 "how long sessions may go on after SIGTERM, while no new session "
+                                 "begins; a second signal ends them"};
   config::Duration peer_timeout{registry, "RCUDA_SERVER_PEER_TIMEOUT", std::chrono::seconds(0),
                                 "end the session of a client that is silent for this long, for "
                                 "example because its process is stopped; 0: never"};
@@ -183,7 +182,8 @@ struct Settings {
       0,
       16,
       "queue pairs (verbs) or sockets (tcp) of a connection for copies; 0: four queue pairs; "
-      "4 to 12 sockets by the server's processors, 4 if the client has fewer than 8 processors"};
+      "4 to 12 sockets, depending on the server's processors; 4 sockets if the client has fewer "
+      "than 8 processors"};
   config::Bool gpudirect{registry, "RCUDA_SERVER_GPUDIRECT", true,
                          "let the RDMA adapter access GPU memory if a probe transfer succeeds"};
   config::Bool trusted_fabric{registry, "RCUDA_SERVER_TRUSTED_FABRIC", false,
