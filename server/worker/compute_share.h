@@ -6,7 +6,7 @@
 // started for one share, as it is for one set of devices. A session cannot change the limit, which
 // holds for all contexts, streams and graphs of the process. Green contexts do not suit: their
 // null stream does not wait for other streams, and without MPS kernels of other processes do not
-// run at the same time (docs/performance.md has the measurements).
+// run at the same time (docs/quotas.md has the measurements).
 //
 // With MPS, a kernel that faults ends the contexts of all clients of MPS on that GPU.
 //

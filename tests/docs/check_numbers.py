@@ -16,7 +16,7 @@ ARCHITECTURE, P2P, SECURITY = "docs/architecture.md", "docs/p2p.md", "docs/secur
 ISOLATION, QUOTAS, FAILURES = "docs/isolation.md", "docs/quotas.md", "docs/failures.md"
 BULK = "common/transport/tcp/tcp_bulk.cpp"
 NUMBERS = (
-    (ARCHITECTURE, r"A session has up to (\d+) servers", "common/wire/address_ranges.h", "kMostServers = "),
+    (ARCHITECTURE, r"A program has up to (\d+) servers", "common/wire/address_ranges.h", "kMostServers = "),
     (ARCHITECTURE, r"With more than (\d+), pairs of servers", "client/process/process.cpp", "kMostEagerServers = "),
     (ARCHITECTURE, r"base of a worker \| (\d+ GiB)", "common/wire/address_ranges.h", "kWindowRanges.*?#else.*?kBaseBytes = "),
     (ARCHITECTURE, r"at most (\d+) times the memory", "common/wire/address_ranges.h", "kSmallWindowBytes = 1ull << 40;\n.*?kMostWindowTimes = "),
