@@ -80,8 +80,8 @@ int create_object(const Route& place, bool blocking, void** handle, Step* step) 
   return kSuccess;
 }
 
-// Removes rcuda's mark from an id, and returns the mark. Warns if the id was made outside of rcuda's
-// servers or by another version of NCCL, because NCCL then fails without giving a reason.
+// Removes rcuda's mark from an id, and returns the mark. Warns if the id was made outside of
+// rcuda's servers or by another version of NCCL, because NCCL then fails without giving a reason.
 IdMark take_mark(UniqueId& id, const Session& session) {
   IdMark mark;
   std::memcpy(&mark, id.bytes + kIdMarkOffset, sizeof mark);

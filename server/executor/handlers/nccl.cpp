@@ -462,7 +462,7 @@ HandlerResult nccl_ask(NcclServices& services, const Command& command,
       if (handle && functions.ncclCommGetUniqueId) {
         nccl::UniqueId id{};
         answer.result = functions.ncclCommGetUniqueId(handle, &id);
-        mark_id(&id, {.tag = Nccl::tag_for_id(*communicator),
+        mark_id(&id, {.tag = Nccl::next_grown_tag(*communicator),
                       .parent_tag = communicator->tag,
                       .version = library->version});
         answer.text.assign(id.bytes, sizeof id.bytes);

@@ -39,8 +39,6 @@ struct NcclCommunicator {
   // Executor thread.
   uint64_t parent_tag = 0;
   uint32_t splits = 0, growths = 0;  // number of calls so far; executor thread
-  // The last of `growths` for which an id has a tag (Nccl::tag_for_id()); executor thread.
-  uint32_t growth_of_id = 0;
   // The worker of another rank has died, or that of a new rank during ncclCommGrow.
   std::atomic<bool> is_lost{false};
   // end_wait() has revoked the communicator. NCCL refuses to revoke it twice, so the program's own

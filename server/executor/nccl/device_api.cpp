@@ -373,8 +373,7 @@ NcclAnswer answer_of_library(const Functions& functions, void* communicator,
     case nccl::Question::kRequirement:
       return requirement(functions, communicator, body, tail);
     case nccl::Question::kParameter:
-      return parameter(functions, body,
-                       {reinterpret_cast<const char*>(tail.data()), tail.size()});
+      return parameter(functions, body, {reinterpret_cast<const char*>(tail.data()), tail.size()});
     case nccl::Question::kParameterKeys:
       return parameter_keys(functions);
     case nccl::Question::kSlots: {

@@ -209,9 +209,8 @@ std::shared_ptr<NcclCommunicator> Nccl::create(const NcclStep& step, bool blocki
   return made;
 }
 
-uint64_t Nccl::tag_for_id(NcclCommunicator& parent) {
-  const uint32_t next = parent.growths + 1;
-  return std::exchange(parent.growth_of_id, next) == next ? 0 : grown_tag(parent, next);
+uint64_t Nccl::next_grown_tag(const NcclCommunicator& parent) {
+  return grown_tag(parent, parent.growths + 1);
 }
 
 // A unique id of NCCL is a random number and the address of the rank that made it. Releases before

@@ -57,10 +57,9 @@ class Nccl {
   // Registers the communicator that the step will create. Returns null if the id is in use, or if
   // too many communicators exist.
   std::shared_ptr<NcclCommunicator> create(const NcclStep& step, bool blocking);
-  // Returns the tag of the communicator that ncclCommGrow makes from this one with the next id.
-  // Returns 0 if the tag is unknown. Only one id of a growth gets the tag, because the worker cannot
-  // know with which id the growth begins.
-  static uint64_t tag_for_id(NcclCommunicator& parent);
+  // Returns the tag of the communicator that the next ncclCommGrow makes from this one; 0: unknown.
+  // NCCL makes no second id before this growth.
+  static uint64_t next_grown_tag(const NcclCommunicator& parent);
   const std::string& apart() const { return settings_.apart; }  // see NcclSettings
   // Returns the reason why NCCL may not connect to the address that the id names, as a line for the
   // program. Empty: it may connect.

@@ -115,6 +115,10 @@ void broadcast_id(Ranks& ranks, ncclUniqueId* id) {
 
 // The last rank joins a communicator of the other ranks.
 void larger(Ranks& ranks) {
+  constexpr int kFirstWithGrow = 22900;
+  int version = 0;
+  NCCL(ncclGetVersion(&version));
+  if (version < kFirstWithGrow) return;
   Ranks part = ranks, made = ranks;
   const int count = ranks.front().ranks, last = count - 1;
   NCCL(ncclGroupStart());
