@@ -4,7 +4,7 @@
 // blocking call. Each copy uses other host memory than the previous copy, so its bytes are not in
 // the processor's caches. remote_vs_native.py --copies runs this program.
 //
-//   copies [SIZE]...      default: 512k 1m 4m 16m 64m
+//   copies [SIZE]...      64k 128k 192k 256k 512k 1m 4m 16m 64m; default: from 512k on
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -21,8 +21,10 @@ constexpr size_t kMost = 64u << 20, kWalk = 2 * kMost;
 constexpr struct {
   const char* name;
   size_t bytes;
-} kSizes[] = {{"512k", 512u << 10}, {"1m", 1u << 20},   {"4m", 4u << 20},
-              {"16m", 16u << 20},   {"64m", 64u << 20}};
+} kSizes[] = {{"64k", 64u << 10},   {"128k", 128u << 10}, {"192k", 192u << 10},
+              {"256k", 256u << 10}, {"512k", 512u << 10}, {"1m", 1u << 20},
+              {"4m", 4u << 20},     {"16m", 16u << 20},   {"64m", 64u << 20}};
+constexpr size_t kLeastByDefault = 512u << 10;
 
 // Calls copy() with offsets in the host's memory. Returns the time of each call in microseconds.
 template <typename Copy>
@@ -58,7 +60,7 @@ int main(int argc, char** argv) {
       const bool is_named = std::any_of(argv + 1, argv + argc, [name = name](const char* size) {
         return std::strcmp(size, name) == 0;
       });
-      if (argc > 1 && !is_named) continue;
+      if (argc > 1 ? !is_named : bytes < kLeastByDefault) continue;
       std::vector<double> issued;
       print("async", up, name, times_of(bytes, [&, size = bytes](size_t at) {
               const auto start = Clock::now();

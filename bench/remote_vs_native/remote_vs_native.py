@@ -20,7 +20,7 @@ with RCUDA_RECONNECT; "movable" is shm to a server with movable_memory (docs/par
 the ratio to that build, and the largest ratio between two rounds of that build, which shows the noise.
 --managed runs bench/managed instead: managed memory by access pattern. --small-mapped runs small_mapped instead: a
 launch and its wait beside thousands of small mapped allocations. --short runs short_waits instead: the column "least"
-is the least time of any forwarding over shared memory. --copies runs copies instead (all sizes, or those named).
+is the least time of any forwarding over shared memory. --copies runs copies instead (the sizes from 512k on, or those named).
 --script runs a script of this folder: torch_copies.py or openmm_steps.py.
 --sockets adds bench/p2p/sockets with these numbers of streams to the rounds of --copies: plain sockets for tcp, plain
 sockets and OpenSSL's streams for tls, one thread's memcpy into shared memory for shm. Tables show the ratio to the best
@@ -41,7 +41,9 @@ import sys
 import tempfile
 import time
 
-SIZES = {"512k": 512 << 10, "1m": 1 << 20, "4m": 4 << 20, "16m": 16 << 20, "64m": 64 << 20}  # of copies.cu
+SIZES = {"64k": 64 << 10, "128k": 128 << 10, "192k": 192 << 10, "256k": 256 << 10,  # of copies.cu
+         "512k": 512 << 10, "1m": 1 << 20, "4m": 4 << 20, "16m": 16 << 20, "64m": 64 << 20}
+DEFAULT_SIZES = [size for size, count in SIZES.items() if count >= 512 << 10]
 CPU, BYTES = "cpu:", "bytes:"  # beginnings of names of figures of torch_figures.py
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../../tests/e2e"))
@@ -308,7 +310,7 @@ def compare(arguments, server_cores, client_cores):
             environments[transport + suffix] = remote_environment(build, server, transport, arguments.device, folder.name)
     sockets = None
     if arguments.sockets:
-        sockets = Sockets(builds[""], arguments.sockets.split(","), arguments.copies or list(SIZES),
+        sockets = Sockets(builds[""], arguments.sockets.split(","), arguments.copies or DEFAULT_SIZES,
                           (server_cores, client_cores), transports, arguments.driver)
     only_torch = arguments.torch is not None
     torch_rounds = arguments.rounds if only_torch else 0 if arguments.program else arguments.torch_rounds
