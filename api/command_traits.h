@@ -12,8 +12,8 @@
 
 namespace rcuda::api {
 
-// How the worker treats the command while a stream is held for a copy between workers. Until no
-// stream is held, the worker executes at most 256 commands.
+// How the worker treats the command while a stream is held for a copy between workers. In this
+// time, the worker executes at most 256 commands.
 enum class WhileHeld : uint8_t {
   kWaits,   // waits until no stream is held, because the driver may wait for the device
   kAsks,    // as kWaits or as kQueues: the worker's X_may_wait() decides for each command X

@@ -112,8 +112,8 @@ def parse_layouts(preprocessed):
 def parse_versions(typedefs):
     """base name -> sorted versions, from the PFN_<name>_v<version> typedefs."""
     versions = {}
-    # The _ptds and _ptsz typedefs repeat the plain ones with the version that introduced per-thread
-    # streams; they select no other symbol.
+    # Skips the _ptds and _ptsz typedefs. They repeat the plain typedefs with the version that introduced
+    # per-thread streams, and select no other symbol.
     for match in re.finditer(r"\bPFN_(cu\w+?)_v(\d{4,5})\s*\)", typedefs):
         versions.setdefault(match[1], set()).add(int(match[2]))
     return {name: sorted(found) for name, found in sorted(versions.items())}
@@ -125,8 +125,9 @@ def split_version(symbol):
     return match[1], int(match[2] or 1)
 
 
-# Symbols that NVIDIA's driver exports besides cuda.h's. Media frameworks look all of them up before they use
-# CUDA: cudaGL.h, cudaEGL.h, cudaVDPAU.h, and a debugger's entry points (cudadebugger.h).
+# Symbols that NVIDIA's driver exports besides those of cuda.h: the functions of cudaGL.h, cudaEGL.h and
+# cudaVDPAU.h, and a debugger's entry points (cudadebugger.h). Media frameworks look all of them up before they
+# use CUDA.
 OTHER_SYMBOLS = frozenset("""
     cuEGLStreamConsumerAcquireFrame cuEGLStreamConsumerConnect cuEGLStreamConsumerConnectWithFlags
     cuEGLStreamConsumerDisconnect cuEGLStreamConsumerReleaseFrame cuEGLStreamProducerConnect

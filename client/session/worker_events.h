@@ -101,7 +101,7 @@ class WorkerEvents {
   }
 
   // Called on the event thread with the worker's lines about the session. `ends`: the server ends
-  // the session, for this reason. Set before start().
+  // the session, for the reason in `text`. Set before start().
   using NoticeSink = std::function<void(bool ends, const std::string& text)>;
   void set_notice_sink(NoticeSink sink) { notice_sink_ = std::move(sink); }
 

@@ -26,8 +26,9 @@ struct TomlItem {
 Result<std::vector<TomlItem>> read_toml_file(const std::string& path);
 
 // Sets the settings of a file. An unknown key is an error that names the nearest known key, or all
-// known keys. Returns kDenied if other users can write the file, or if this process is root's and
-// root does not own the file. The group of a process that is not root's may write the file.
+// known keys. Returns kDenied if other users can write the file, or if this process runs as root
+// and root does not own the file. If this process does not run as root, its group may write the
+// file.
 // `others`: a top-level table that is not a part of the settings and is skipped.
 Status load_toml_file(Registry& registry, const std::string& path, const char* others = "");
 

@@ -22,8 +22,8 @@ constexpr uint32_t kTrainLength = 4;
 constexpr uint32_t kEchoes = 9;
 // If a transfer takes this long, no larger size is measured.
 constexpr double kLongUs = 5000;
-// A new copy waits for the end of the sample in progress, at most about a millisecond. Until no
-// copy has come for kQuietUs, samples take at most a twentieth of the time.
+// A new copy waits for the end of the sample in progress, at most about a millisecond. For
+// kQuietUs after a copy, samples take at most a twentieth of the time.
 constexpr double kQuietUs = 20'000;
 constexpr double kMeasuringShare = 20;
 // The last attempt counts even if a copy ran during it: if a program copies all the time, every
@@ -72,7 +72,7 @@ void Prober::plan(const std::vector<Mapped>& mapped) {
     LegModel& leg = link_.pair(memory.device, memory.peer_device).pull_leg;
     want({"mapped copy", &leg, Kind::kLane, memory.device, Lane::kLocal, memory.base});
   }
-  want({"message", &link_.message, Kind::kEcho});  // first: the fit of a wire uses it
+  want({"message", &link_.message, Kind::kEcho});  // first: the fit of a wire uses this leg
   if (link_.host_path->needs_transfer()) want({"wire", &link_.wire, Kind::kWire});
   for (auto& [devices, pair] : link_.pairs) {
     if (!pair.device_path) continue;

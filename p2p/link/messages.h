@@ -223,7 +223,7 @@ struct LegMessage : MessageOf<MessageKind::kLeg> {
   uint32_t peer_device = 0;  // ipc: the source device on the receiving side
   uint32_t knot_count = 0;
   uint32_t reserved = 0;
-  double delay_us = 0;  // the same for all sizes, as for copy engines
+  double delay_us = 0;  // one value, because the delay of copy engines is the same for all sizes
   std::array<uint64_t, kMaxLegKnots> bytes{};
   std::array<double, kMaxLegKnots> us{};
 };

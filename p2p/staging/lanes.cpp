@@ -19,8 +19,8 @@ bool Lanes::refresh() {
     const Result<Ticket> finished =
         ops_.finished(static_cast<int>(i / kLaneCount), static_cast<Lane>(i % kLaneCount));
     if (!finished) {
-      // Copies after a failed copy have not run, or ran on a broken context: all of them have
-      // failed.
+      // Copies after a failed copy have not run, or ran on a broken context. So all of them count
+      // as failed.
       lane.failure = finished.status();
       lane.failed_up_to = lane.issued.back().ticket;
       lane.issued.clear();

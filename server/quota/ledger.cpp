@@ -17,10 +17,11 @@ namespace {
 // A multiple of every page size of x86-64 and AArch64. Only pages that are used take memory.
 constexpr size_t kPageBytes = 64u << 10;
 constexpr size_t kAllBytes = (1 + size_t{Ledger::kSlots}) * kPageBytes;
-// A session that gets the page of an ended session inherits the page's booked copies, but for at
-// most this time, in nanoseconds.
+// A session that gets the page of an ended session inherits the copies that book_copy() has booked
+// there, but for at most this time, in nanoseconds.
 constexpr uint64_t kKeptCopies = 10'000'000'000;
-// A session checks this many times whether others withdraw.
+// A session whose booking does not fit checks at most this many times whether another session
+// withdraws its booking.
 constexpr int kLooks = 1000;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);

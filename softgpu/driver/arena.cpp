@@ -18,8 +18,8 @@ constexpr size_t kLargestShared = kChunkBytes / 2;
 struct Files {
   std::mutex mutex;
   std::map<uint64_t, int> by_inode;
-  std::map<int, std::string> own;              // by descriptor: the names of this process's files
-  std::map<std::string, std::string> renamed;  // the present names, by the arena's name
+  std::map<int, std::string> own;              // Arena::name_ of each file, by its descriptor
+  std::map<std::string, std::string> renamed;  // present names of files, by Arena::name_
 };
 
 Files& files() {

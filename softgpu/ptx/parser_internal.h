@@ -103,7 +103,8 @@ class Parser {
   // parser_variable.cpp
   void module_variables(Space space, Linkage linkage);
   void add_module_variable(Variable variable, const Token& at);
-  // These read everything up to the name, then the name and dimensions of each declarator.
+  // attribute_list() and declaration_type() read a declaration up to its first name. declarator()
+  // reads one name with its dimensions.
   bool attribute_list();
   void declaration_type(Declaration* declaration);
   void declarator(Declaration* declaration, bool name_required);

@@ -38,7 +38,7 @@ std::array<uint32_t, 4> split(uint32_t whole, uint32_t right, uint32_t lower);
 
 // `whole` is the weight of all taps together.
 Footprint nearest_texel(const Place& place, const std::array<Axis, 3>& axes, uint32_t whole);
-// Four taps in the order of split(), on two slices if there are three axes.
+// Four taps in the order of split(); with three axes, four on each of two slices.
 Footprint enclosing_texels(const Place& place, const std::array<Axis, 3>& axes, uint32_t whole);
 
 }  // namespace softgpu::texture

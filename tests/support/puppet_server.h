@@ -79,7 +79,8 @@ class PuppetServer {
   void let_client_leave() { client_may_leave_.store(true); }
 
   // Sets the handler of a command. For a call the handler returns the answer; for a posted command
-  // with a completion word, the word's result. If it returns no answer, neither is written.
+  // with a completion word, the word's result. If the handler returns no answer, no reply
+  // and no word is written.
   void on(uint16_t opcode, Handler handler);
   void on(wire::Custom opcode, Handler handler) { on(static_cast<uint16_t>(opcode), handler); }
 

@@ -44,7 +44,7 @@ struct Request {
 constexpr char kMend[] =
     "run rcuda-doctor on both hosts and fix its findings; then see docs/rdma.md, \"How it fails\"";
 
-// Sends the purpose of a new connection.
+// Sends the first message of a new connection.
 Result<UniqueFd> request(Result<UniqueFd> socket, std::string_view medium) {
   if (!socket) return socket;
   Request request;

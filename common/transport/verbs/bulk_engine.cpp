@@ -246,8 +246,8 @@ bool BulkEngine::take_batch_locked(Outcomes& outcomes, std::vector<Operation*>& 
 }
 
 // Posts operations until no further operation can be posted. Releases the lock while it copies and
-// posts. The control thread also takes the lock. This thread sends the heartbeats, so it must not
-// wait long.
+// posts, because the control thread also takes the lock. The control thread sends the heartbeats,
+// so it must not wait long.
 void BulkEngine::pump() {
   Outcomes outcomes;
   std::vector<uint64_t> retired;

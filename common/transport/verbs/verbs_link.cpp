@@ -103,8 +103,8 @@ Status VerbsLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake)
   counters_.window_bytes.fetch_add(total, std::memory_order_relaxed);
   Status sent = put_queue_.put(offset, pieces, total, wakes, kWake);
   if (!sent.ok()) {
-    // The loss has been noted. Wait until the progress thread has ended the Link, unless this is
-    // that thread.
+    // The loss has been noted, and the progress thread ends the Link. Any other thread waits for
+    // that.
     if (std::this_thread::get_id() != progress_.get_id()) {
       return wait([] { return false; }, Clock::time_point::max());
     }

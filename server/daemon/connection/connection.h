@@ -75,9 +75,10 @@ class Connection {
   // The longest wait for the name of a local user. If the name service takes longer, the user
   // appears by number.
   static constexpr std::chrono::milliseconds kLongestWaitForName{100};
-  // A client that does not wait stays in the queue for this time, and longer while ending sessions
-  // hold the places that it needs. Within this time a worker notices that its program has exited,
-  // even on a loaded machine. So a user who runs one program after the other needs only one place.
+  // A client that has not asked to wait also stays in the queue, for this time, and longer while
+  // ending sessions hold the places that the client needs. Within this time a worker notices that
+  // its program has exited, even on a loaded machine. So a user who runs one program after the
+  // other needs only one place.
   static constexpr std::chrono::milliseconds kNoticesExit{500};
 
   // The services outlive the connection.

@@ -392,7 +392,8 @@ HandlerResult describe_device(NcclCommunicator* communicator, const wire::NcclAs
   return CUDA_SUCCESS;
 }
 
-// NCCL may use the driver for the answer, so a thread of NcclCallers asks.
+// NCCL may call the driver for the answer, and the executor thread must not wait in the driver. So
+// a thread of NcclCallers asks.
 HandlerResult ask_library(NcclServices& services, const Command& command,
                           const wire::NcclAskBody& body,
                           std::shared_ptr<NcclCommunicator> communicator) {

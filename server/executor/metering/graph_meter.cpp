@@ -69,8 +69,8 @@ bool GraphMeter::book_growth() {
 bool GraphMeter::try_book() {
   for (auto& [device, booked] : booked_) {
     const uint64_t size = size_of(device, booked);
-    // Calls try_take() also for a growth of 0: it fails while refused memory is booked beyond the
-    // limit.
+    // Calls try_take() also for a growth of 0, because book() also books memory that does not fit:
+    // try_take() then fails until the bookings are within the limit again.
     if (size && size >= booked && !meter_.try_take(device, size - booked)) return false;
     if (size < booked) meter_.give(device, booked - size);
     booked = size;

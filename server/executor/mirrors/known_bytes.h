@@ -19,7 +19,7 @@ namespace rcuda::server {
 
 class KnownBytes {
  public:
-  // Records that all bytes are sent. Returns the number of the answer.
+  // Records that an answer with all bytes is sent. Returns the number of this answer.
   uint64_t sent_all(std::span<const std::byte> bytes);
   // Records that the client has written the marked bytes (common/wire/marked_bytes.h) on both
   // sides.

@@ -9,8 +9,8 @@ namespace {
 
 using nccl::Functions;
 
-// The pattern is never 0x00 or 0xff, because these are the most frequent values of the last byte
-// that NCCL writes.
+// The pattern of a FilledStruct. It is never 0x00 or 0xff, because these are the most frequent
+// values of the last byte that NCCL writes.
 std::byte pattern_at(size_t index) { return static_cast<std::byte>(index * 167 % 254 + 1); }
 
 template <typename T>

@@ -12,7 +12,8 @@ namespace rcuda::server {
 struct NcclSettings {
   std::string library = "auto";  // as for load_nccl()
   std::string unavailable;       // why the session may not use NCCL; empty: it may
-  // One line for a program whose communicator has ranks in other sessions; empty: no line.
+  // The line that the worker writes to the program's stderr if a communicator has ranks in other
+  // sessions; empty: no line.
   std::string apart;
   // NCCL_HOSTID, unless the environment sets it: equal in workers that can open each other's GPUs.
   // Empty: NCCL chooses.
@@ -20,8 +21,8 @@ struct NcclSettings {
   // Whether NCCL may connect to an address that a unique id names.
   std::function<bool(const sockaddr&)> may_connect = [](const sockaddr&) { return true; };
   // Called on the executor thread when the session gets a rank of a communicator (`joins` is true),
-  // and when it no longer has this rank. If another worker with a rank of the same tag dies,
-  // Nccl::lose() gets the tag.
+  // and when it no longer has this rank. `tag`: NcclCommunicator::tag. If another worker with a
+  // rank of this communicator dies, Nccl::lose() gets the tag.
   std::function<void(uint64_t tag, bool joins)> note_rank = [](uint64_t, bool) {};
 };
 

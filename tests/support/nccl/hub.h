@@ -57,8 +57,8 @@ struct Transfer {
 
 class Hub : public std::enable_shared_from_this<Hub> {
  public:
-  // kOnce: closes after the first exchange. kAgain: forgets its ranks after each exchange, so that
-  // any number of other ranks may join. kStays: closes when all ranks have left.
+  // kOnce: closes after the first kExchange of all ranks. kAgain: forgets its ranks after each
+  // kExchange, so that any number of other ranks may join. kStays: closes when all ranks have left.
   enum class Life { kOnce, kAgain, kStays };
 
   // Returns nullptr if it cannot listen.
@@ -77,7 +77,7 @@ class Hub : public std::enable_shared_from_this<Hub> {
     std::array<std::shared_ptr<Channel>, kLanes> lanes;
     std::optional<Message> call;       // kExchange or kConnect
     std::optional<Message> operation;  // kCollective or kPointToPoint
-    std::vector<int32_t> wants;        // the peers of kConnect so far
+    std::vector<int32_t> wants;        // the peers that its kConnect calls have named so far
     std::vector<Transfer> transfers;   // of a pending kPointToPoint
     std::vector<Bytes> received;       // for each transfer, until it is complete
     std::vector<bool> complete;
