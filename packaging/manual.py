@@ -146,7 +146,7 @@ def settings_page(version, settings, data):
     """The page of the configuration file."""
     def key_of(variable):
         return variable.removeprefix("RCUDA_SERVER_").removeprefix("RCUDA_").lower()
-    # A setting of CUDA itself is a variable only.
+    # CUDA's own settings are environment variables only, so the page of the file leaves them out.
     pairs = [pair for pair in settings_of(settings, key_of) if not pair[0].startswith("cuda_")]
     lines = [f'.TH {data["page"].upper()} 5 "" "rcuda {version}" "File Formats"',
              ".SH NAME", f"{data['page']} \\- {escape(data['purpose'])}",

@@ -492,8 +492,8 @@ CUresult pull_mirrors(Session& session, MirrorQuestions* asked) {
   auto* const early = static_cast<FetchesWithWait*>(asked);
   MutexLock lock(pull_mutex);
   const std::vector<SessionOrder> orders = orders_before(session);
-  // Orders whose earlier work is already over. The fetch below covers this work, so later waits
-  // need not cover it.
+  // `met`: the orders whose earlier work is already over. The fetch below covers this work, so
+  // later waits need not cover it.
   std::vector<SessionOrder> met;
   std::ranges::copy_if(orders, std::back_inserter(met), is_met);
   const auto comes_before = [&](Session* other) {

@@ -320,7 +320,8 @@ CUresult Staging::to_device(const Route& route, CUdeviceptr destination, const v
   // copied the bytes that are not lent.
   const size_t lent = fills_after_command(route) ? bytes - std::min(bytes, kNotLent) : 0;
   if (lent != 0) session_.link().lend(source, lent);
-  const bool awaits = awaits_answers();  // of this thread; applied to all threads that post chunks
+  // awaits_answers() is about this thread. Its result applies to all threads that post chunks.
+  const bool awaits = awaits_answers();
   run_parallel(chunks, [&](size_t index) {
     if (first_error.load() != CUDA_SUCCESS) return;
     std::optional<CaptureAnswers> answers;

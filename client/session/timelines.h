@@ -1,12 +1,12 @@
 // Timelines: all timelines of a session. They show whether a context is idle, so that a
 // synchronisation with nothing to wait for costs no round trip.
 //
-// A context is quiet when two conditions hold: the timelines of its streams and of its legacy
-// default stream are level, and all unplaced commands are known to be done. Unplaced commands were
-// sent without a timeline. They are counted for the whole session, because they may work in any
-// context. A context is awaited when waits have covered all its work, so that the output of its
-// kernels is also printed. Threads: any. The session calls count_unplaced() while it holds the lock
-// that orders its commands.
+// A context is quiet when all work of its streams and of its legacy default stream is known to be
+// done (their timelines are level), and all unplaced commands too. Unplaced commands were sent
+// without a timeline. They are counted for the whole session, because they may work in any context.
+// A context is awaited when waits have covered all its work, so that the output of its kernels is
+// also printed. Threads: any. The session calls count_unplaced() while it holds the lock that
+// orders its commands.
 #pragma once
 
 #include <array>
@@ -60,8 +60,8 @@ class Timelines {
   // Returns the number of waits that have ended. It grows before any work counts as covered by the
   // wait.
   uint64_t waits() const { return waits_.load(); }
-  // Returns waits() without the calling thread's latest waits, if these were in this session. Once
-  // the thread waits in another session, its earlier waits here are counted too.
+  // Returns waits() without the calling thread's own waits. Exception: waits that the thread made
+  // before its latest wait in another session are counted.
   uint64_t waits_of_others() const {
     return waits_.load() - (own_waits_.of == this ? own_waits_.count : 0);
   }

@@ -12,8 +12,8 @@
 namespace rcuda {
 namespace {
 
-// Bounds of the number of addresses below the main thread's stack that count as used. The number is
-// twice the stack's limit: the stack grows downwards.
+// The stack of the main thread grows downwards, so addresses below it count as used: twice the
+// stack's limit, within these bounds.
 constexpr uint64_t kLeastStackRoom = 64ull << 20;
 constexpr uint64_t kMostStackRoom = 1ull << 30;
 

@@ -132,7 +132,7 @@ struct PeerHello {
   uint32_t link = 0;         // the client's name for this connection
   uint32_t stream = 0;       // 0: the Link's control socket; from 1: its further sockets
   std::string medium;        // as in Hello
-  uint32_t attempt = 0;      // as Attach::attempt; also answered by Attached
+  uint32_t attempt = 0;      // as Attach::attempt; if it is not 0, the answer is Attached
   uint8_t token[16] = {};    // if `attempt` is not 0: peer_attach_token()
 };
 

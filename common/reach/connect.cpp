@@ -201,8 +201,8 @@ std::string LocalAddress::text() const {
   return std::string("@") + (address_.sun_path + 1);
 }
 
-// The client finds a server of root in root's folder, where only root can listen. Any process may
-// have taken an abstract name first, so the client checks the user of that server.
+// The client first looks for a server in root's folder, where only root can listen, then under an
+// abstract name. Any process can take this name, so the client checks the user of the server.
 Result<UniqueFd> connect_local_server(uint16_t port, const std::vector<uid_t>& trusted,
                                       Clock::time_point deadline) {
   using std::chrono::microseconds;
@@ -368,7 +368,7 @@ Result<Welcome> request_session(Connection* connection, Hello hello,
     auto message = read_message(connection->socket, Clock::now() + patience);
     if (!message) return no_server(sent.ok() ? message.status() : sent);
     switch (message->first) {
-      case MessageType::kQueued: {  // the server ends the wait, including the wait for a worker
+      case MessageType::kQueued: {  // place 0: a wait for a worker, which only the server ends
         RCUDA_ASSIGN_OR_RETURN(const Queued queued, decode<Queued>(message->second));
         if (queued.place != 0 && Clock::now() >= wait_ends) {
           return Status(

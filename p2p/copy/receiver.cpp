@@ -400,7 +400,7 @@ Status Receiver::start_pull(Incoming& copy, PeerLink& link) {
 }
 
 // Whether the copy may land: it has no predecessor, the predecessor is over, or all chunks of the
-// predecessor so far are queued in the same lane, which is in order.
+// predecessor so far are queued in the same lane, which keeps the order.
 bool Receiver::may_follow(const Incoming& copy, uint64_t predecessor) const {
   const auto found = copies_.find(predecessor);
   if (predecessor == 0 || found == copies_.end() || found->second.finished) return true;

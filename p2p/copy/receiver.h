@@ -1,7 +1,7 @@
 // Receiver: the incoming copies from one peer. p2p/copy/incoming_state.h has the states of a copy
 // and a drawing of them. If the copy has a place in a stream of this worker, it waits until the
-// stream reaches the place. It then sends Ready to the sender. Every chunk that has arrived is
-// copied in, consumed chunks are reported to the sender, and the copy ends with Done.
+// stream reaches the place. The receiver then sends Ready to the sender. Every chunk that has
+// arrived is copied in, consumed chunks are reported to the sender, and the copy ends with Done.
 //
 // Chunks may arrive before the client's half; they wait in the inbox. A copy that fails lets
 // transfers in progress end and sends Done with the error. The copy is over when the sender's Abort

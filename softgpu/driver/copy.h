@@ -37,8 +37,9 @@ bool uses_pageable_memory(const CopyOperation& copy);
 CUresult stage_source(CopyOperation* operation);
 // Holds the memory of a resolved copy. CUDA_ERROR_ILLEGAL_ADDRESS if it no longer exists.
 CUresult hold_memory(CopyOperation* operation);
-// The same for a copy that is about to be queued. Does not hold memory whose free may already be
-// queued: the copy would run after the free, and the free would wait for the copy (a deadlock).
+// As hold_memory(), for a copy that is about to be queued. Does not hold memory whose free may
+// already be queued: the copy would run after the free, and the free would wait for the copy (a
+// deadlock).
 CUresult hold_memory_to_queue(CopyOperation* operation);
 // CUDA_ERROR_INVALID_VALUE for an invalid shape, and for memory that kernels of the device `by` may
 // not write.

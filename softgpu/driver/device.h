@@ -110,7 +110,7 @@ class Device {
 // CUDA_ERROR_NOT_PERMITTED inside a host function. Blocks while the process is locked
 // (call_gate.h).
 CUresult check_initialized();
-// Does the same, but does not wait for the gate.
+// As check_initialized(), but never blocks.
 CUresult check_initialized_without_gate();
 CUresult initialize();  // cuInit; may be called again
 

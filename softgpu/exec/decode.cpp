@@ -31,9 +31,12 @@ bool is_integer(Type type) {
   }
 }
 
-// Whether the rounding modifier fits the types. PTX requires an integer rounding if the result is
-// an integer or both types are the same float, a floating-point rounding if precision may be lost,
-// otherwise none.
+// Whether the rounding modifier fits the types, by the rules of PTX:
+//   integer to integer  no rounding
+//   float to integer    an integer rounding
+//   integer to float    a floating-point rounding
+//   float to float      a floating-point rounding if precision may be lost; an integer rounding or
+//                       none if both types are the same; otherwise none
 bool rounding_fits(const Form& form) {
   const bool to_integer = is_integer(form.type);
   const bool from_integer = is_integer(form.type2);

@@ -258,7 +258,7 @@ int run(int argc, char** argv) {
   if (!options.devices.empty()) setenv("RCUDA_DEVICES", options.devices.c_str(), 1);
   if (!has_pool()) {
     if (options.demo) return run_on_own_server(options, client);
-    // Reported here because no program is executed, whose client library would report them.
+    // No program is executed, so no client library reports unknown variables.
     config::report_unknown_variables("rcuda-run");
     return fail("no GPUs are named; write --devices host:gpu,... or set RCUDA_DEVICES", 2);
   }

@@ -53,13 +53,14 @@ class RetainedBytes {
   size_t window() const { return 4 * bytes_; }
   // The number of bytes that append() can certainly copy.
   size_t room() const;
-  // Appends the first `bytes` of `pieces` at this place of the stream. At most room() of them may
-  // lie outside of the piece `kept`, because append() copies these.
+  // Appends the first `bytes` of `pieces` at this place of the stream. Copies the bytes that lie
+  // outside of the piece `kept`, so these must be room() bytes at most.
   void append(uint64_t place, std::span<const iovec> pieces, size_t bytes, const KeptPiece& kept);
   // Releases the bytes before this place.
   void release(uint64_t place);
-  // Copies the bytes of this memory that are retained by their address only. The caller must have
-  // ruled out further append() of this memory, which must not change before the return.
+  // Copies the bytes of this memory that are retained by their address only. Before the call, the
+  // caller makes sure that append() retains no more of this memory by its address. The memory must
+  // not change until own() has returned.
   void own(const void* begin, size_t bytes);
   // Returns some of the bytes from `place` on. The byte at `place` must be retained.
   Part at(uint64_t place) const;
@@ -109,7 +110,7 @@ class RetainedBytes {
 
   size_t bytes_ = 0;
   // Holds the blocks of append() and as many blocks of own(). own() does not use the blocks of
-  // append(): a cipher may have begun to send bytes that append() must still copy.
+  // append(): a thread that has checked room() and then sends needs these blocks for append().
   Mapping memory_;
   std::unique_ptr<State> state_;
 };

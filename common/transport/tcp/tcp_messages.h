@@ -6,10 +6,10 @@
 //
 // The payload of a kAcknowledged is an Acknowledgement; only Links whose sockets outlive their
 // connections send it (reconnects.h). The payload of a kRegionPut begins with a RegionPlace, and
-// the rest goes into that region. The payload of a kEndOfWrite is an EndOfWrite. The bytes of that
-// write arrive over the transfer sockets (bulk_stream.h). The receiver processes no message after
-// the kEndOfWrite until the write is complete. A transfer socket begins with a StreamHello, and its
-// messages with a BulkHeader.
+// the rest goes into that region. The payload of a kEndOfWrite is an EndOfWrite, which names a
+// write in order (Link::write_in_order()). The bytes of this write arrive over the transfer sockets
+// (bulk_stream.h). The receiver processes no message after the kEndOfWrite until the write is
+// complete. A transfer socket begins with a StreamHello, and its messages with a BulkHeader.
 #pragma once
 
 #include <cstdint>
@@ -88,7 +88,7 @@ struct BulkHeader {
   uint64_t bytes = 0;       // not in kDone
   uint32_t immediate = 0;   // kWrite: reported to the receiver with the piece, unless 0;
                             // kWriteInOrder: the write's number
-  uint32_t after_puts = 0;  // not in kData, kDone: the SentOrder count that the message waits for
+  uint32_t after_puts = 0;  // the SentOrder count that the message waits for; not in kData, kDone
 };
 static_assert(sizeof(BulkHeader) == 48);
 

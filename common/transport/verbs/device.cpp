@@ -154,7 +154,7 @@ bool same_network(const InterfaceAddress& interface, const Address& peer) {
   return true;
 }
 
-// Replaces the address that the route has chosen, if another adapter on the same network is nearer
+// Replaces the address of the control connection, if another adapter on the same network is nearer
 // to the GPU.
 void move_nearer(const Address& peer, const std::string& near_pci, Address* address,
                  std::string* why) {

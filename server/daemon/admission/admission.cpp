@@ -368,7 +368,7 @@ size_t Admission::waiting() const {
       queue_, [](const Applicant* applicant) { return applicant->may_wait_; }));
 }
 
-// Whether one more applicant may wait. One user has a quarter of the places.
+// Whether one more applicant may wait. One user may take a quarter of the places.
 Status Admission::check_queue(const Applicant& applicant) const {
   const BudgetPointer& user = applicant.budgets_[kUser];
   const auto of_user = std::count_if(queue_.begin(), queue_.end(), [&](const Applicant* other) {

@@ -240,9 +240,9 @@ std::vector<LostClient> Leases::in_the_way(const Lease& wish, uint32_t count,
     return Leases(*this).take(wish, count, offered, with, now).ok();
   };
   if (!fits(stay)) return {};
-  // Spares the sessions that were lost last: beginning with these, each session stays if the ends
-  // of the remaining sessions suffice. Sessions that are already ending come last, because their
-  // devices are free soon.
+  // Spares the sessions that were lost last: the loop begins with them, and a session stays if the
+  // lease still fits beside the sessions that stay. Sessions that are already ending come last,
+  // because their devices are free soon.
   std::ranges::sort(lost, {},
                     [](const Use& use) { return std::pair(use.lost->ends, use.lost->lost_for); });
   std::vector<LostClient> ends;

@@ -21,7 +21,8 @@ constexpr auto kRestPause = std::chrono::milliseconds(200);
 // If a session cannot be parked because of work in progress, the next try comes after park_after,
 // but not before this pause has passed.
 constexpr std::chrono::nanoseconds kLeastBusyPause = std::chrono::milliseconds(100);
-// How long a session that cannot be parked is not asked again to make room for other sessions.
+// A session that cannot be parked is not chosen to make room for other sessions until this time has
+// passed.
 constexpr auto kCannotPause = std::chrono::seconds(10);
 // One tenth of the host's available memory stays free.
 constexpr uint64_t kStaysFree = 10;
@@ -223,8 +224,8 @@ void WorkerPool::park_idle(Worker& worker) {
 }
 
 // Measures the bytes that the driver would move on each GPU. Without a value of NVML, uses the
-// worker's own count, which may be wrong, up to the size of the GPU. Returns false if NVML has not
-// answered yet.
+// worker's own count. This count may be wrong, so it is limited to the size of the GPU. Returns
+// false if NVML has not answered yet.
 bool WorkerPool::find_bytes(Worker& worker, GpuMonitor& monitor) const {
   std::shared_ptr<const GpuSample> sample;
   if (!find_sample(monitor, worker.park.since, &sample) &&

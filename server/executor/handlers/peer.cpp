@@ -125,7 +125,9 @@ HandlerResult peer_copy(PeerServices& services, const Command&, const wire::Peer
                          bytes);
     return CUDA_SUCCESS;
   }
-  services.work.note();  // the refused copy holds no stream, so no later copy may extend its hold
+  // The refused copy holds no stream. Without note(), the next copy could count as following it
+  // (note_hold()).
+  services.work.note();
   return failed(cuda_error_of(queued));
 }
 

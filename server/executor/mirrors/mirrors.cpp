@@ -498,9 +498,9 @@ void Mirrors::Loan::take_piece(const Sent& sent, size_t at, size_t bytes, uint64
   }
 }
 
-// Waits until the mirror has all patches up to the number `patches`. Gives up if no patch arrives
-// for 100 ms over a connection that is not lost: the executor thread may be in a call of the driver
-// that waits for this host function.
+// Waits until the mirror has all patches up to the number `patches`. Gives up after 100 ms without
+// a patch, because the executor thread, which receives the patches, may be in a call of the driver
+// that waits for this host function. While the connection is lost, the 100 ms do not begin.
 void Mirrors::Loan::await_patches(const Sent& sent, uint64_t patches) {
   constexpr auto kLook = std::chrono::milliseconds(10);
   constexpr int kMostQuietLooks = 10;

@@ -272,7 +272,8 @@ void Nccl::lose_now(const std::vector<uint64_t>& tags) {
   for (const std::shared_ptr<NcclBatch>& batch : in_progress_) {
     const auto step = std::ranges::find_if(batch->steps, is_new);
     if (step == batch->steps.end()) continue;
-    for (NcclStep& one : batch->steps) {  // of a growth: the parent has not lost a rank
+    // end_wait() may also abort the parent of a growth, although the parent has lost no rank.
+    for (NcclStep& one : batch->steps) {
       if (one.communicator && needs_lost(one)) one.communicator->is_lost = true;
     }
     batch->is_being_revoked = true;

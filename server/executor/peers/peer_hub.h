@@ -179,7 +179,8 @@ class PeerHub {
   // Describes the Link for PeerReturns. `hello`: of the Link's control socket.
   PeerReturns::PeerLinkName returning(const Introduction& introduction,
                                       const wire::PeerHello& hello) const;
-  // Encrypts a socket between the two workers, if the client has said so.
+  // Encrypts a socket between the two workers, if the introduction requires it and the socket runs
+  // over a network.
   Result<Socket> secured(const Introduction& introduction, uint32_t stream, UniqueFd socket,
                          tls::Role role, Clock::time_point deadline) const;
   // Waits for a connection of the other worker. `medium`: gets the medium that the PeerHello names;

@@ -69,10 +69,11 @@ class Completions {
   // client waits for it. Without `waits`, only the latest watch of an event is kept, and only until
   // the event is recorded again.
   void watch(wire::ObjectId id, WordSignal signal, bool waits);
-  // Returns the driver's event, for a command that may record it again. First moves the event's
-  // watches with `waits` to private events. A private event completes together with the record that
-  // its watch waits for. It needs a stream of its own, and streams that wait may block others,
-  // because a device has few queues. So the watches without `waits` are not moved.
+  // Returns the driver's event, for a command that may record it again. First moves those watches
+  // of the event that have `waits` to private events. A private event completes together with the
+  // record that its watch waits for. Watches without `waits` are not moved, because each private
+  // event needs a stream of its own. A device has few queues, so a stream that waits may block
+  // other streams.
   CUresult event_for_command(wire::ObjectId id, CUevent* event);
   // Drops the watches of a client's event that is about to be recorded or was destroyed. No thread
   // waits for these watches: event_for_command() has moved the watches with `waits`. The watches

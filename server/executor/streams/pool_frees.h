@@ -1,9 +1,10 @@
 // PoolFrees: makes the driver release memory that was freed in stream order.
 //
-// A driver releases a pool's memory in calls that synchronise: memory beyond the release threshold
-// "on the next call to stream, event or context synchronize". cuMemPoolTrimTo may treat a free as
-// outstanding "whose completion has not been observed on the host (eg. by a synchronize)". (The
-// quotations are from CUDA's documentation; on an H200, polled events alone left pools unchanged.)
+// A driver releases a pool's memory in calls that synchronise. It releases memory beyond the
+// release threshold "on the next call to stream, event or context synchronize". For
+// cuMemPoolTrimTo, a free may be outstanding if its "completion has not been observed on the host
+// (eg. by a synchronize)". (The quotations are from CUDA's documentation; on an H200, polled events
+// alone left pools unchanged.)
 // The worker waits by polling. So after a session has freed memory in stream order, the worker also
 // synchronises the events and streams that polling found complete. Such a call returns at once.
 //
