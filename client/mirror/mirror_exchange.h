@@ -75,8 +75,8 @@ struct Mirror {
   WriteTracker* tracker = nullptr;      // null: the application's changes are found by comparing
   std::shared_ptr<Timeline> exchanges;  // of wire::kFetchStream, which moves bytes both ways
   bool all_written RCUDA_GUARDED_BY(push_mutex) = true;  // `tracker` may have missed writes
-  // At the last push, most of the blocks that might have been written had changed. The next push
-  // then does not protect the written pages again, because comparing them costs less.
+  // Whether the last push sent more than half of the bytes that it compared. If so, the next push
+  // does not protect the written pages again, because comparing them costs less.
   bool rewritten RCUDA_GUARDED_BY(push_mutex) = false;
   StateWord<kMirrorTransitions> stage;
   std::string name;  // for the log
@@ -161,8 +161,8 @@ std::vector<CUresult> pull(const std::vector<std::shared_ptr<Mirror>>& mirrors,
 // worker has noted that the client gets these bytes.
 void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs, bool noted)
     RCUDA_REQUIRES(mirrors_mutex);
-// Posts a command after which the worker counts the run as equal on both sides, from this point of
-// the mirror's stream on.
+// Posts a command into the mirror's stream. From this place in the stream on, the worker counts the
+// run as equal on both sides.
 CUresult note_in_worker(const Mirror& mirror, const Run& run);
 
 }  // namespace rcuda::client

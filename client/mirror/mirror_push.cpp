@@ -126,8 +126,8 @@ CUresult push_patches(Mirror& mirror, const std::vector<Run>& runs, const Batch&
   lock.lock();
   for (size_t i = sent; i < patches.size(); ++i) note_exchanged(mirror, patches[i].first, false);
   if (mirror.version == version) return result;
-  // Other exchanges took place meanwhile. The digests sent with the patches do not cover their
-  // bytes.
+  // Meanwhile another exchange has changed `known`, perhaps in the patched blocks. The digests that
+  // were sent with the patches do not cover this change.
   for (const auto& [run, number] : patches) mirror.note_missing(run);
   return result;
 }

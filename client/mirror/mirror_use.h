@@ -16,12 +16,12 @@ namespace rcuda::client {
 // use the memory (graphs, copies, fills, host functions) sends them in any case.
 enum class MirrorUse {
   kAny,  // all launches
-  // Only launches with an address of the memory in their parameters. This value is for memory of
-  // more than kAlwaysSentBytes whose address kernels got only inside of a larger parameter. Such a
-  // part of a parameter may be unused and hold an old address, and comparing large memory takes
-  // longer than a launch. Smaller memory is always kAny: it may hold flags that a kernel waits for,
-  // so every launch must send them. While work with an address of the memory runs, waits also send
-  // the host's changes (show_writes()).
+  // Only launches with an address of the memory in their parameters. For memory of more than
+  // kAlwaysSentBytes whose address kernels have got only as a part of a larger parameter. (The part
+  // may be unused and hold an old address, and comparing large memory takes longer than a launch.)
+  // Smaller memory is always kAny: it may hold flags that a running kernel waits for, so every
+  // launch must send the host's changes. While work with an address of the memory runs, waits also
+  // send these changes (show_writes()).
   kNamed,
 };
 inline constexpr size_t kAlwaysSentBytes = 64 << 10;

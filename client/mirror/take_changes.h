@@ -14,7 +14,7 @@ namespace rcuda::client {
 // aligned to 8 bytes, this also holds for aligned 8-byte words. Afterwards `known` equals `there`.
 // Returns whether any byte differed.
 bool take_changes(std::byte* here, std::byte* known, const std::byte* there, size_t length);
-// The same for processors without AVX-512, which have no masked byte store.
+// Like take_changes(), for processors without AVX-512, which have no masked byte store.
 bool take_changes_by_word(std::byte* here, std::byte* known, const std::byte* there, size_t length);
 
 }  // namespace rcuda::client

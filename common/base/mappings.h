@@ -60,8 +60,8 @@ enum class Pinning {
 Pinning pinning_of(const std::vector<MappedPart>& parts, uint64_t begin, uint64_t end, bool writes);
 
 // Whether a driver of the kernel has pinned memory of this process for longer than one system call:
-// fixed buffers of io_uring, registrations of RDMA adapters. The device uses the physical pages, so
-// their memory must not move to other pages. The kernel does not report which pages are pinned.
+// fixed buffers of io_uring, registrations of RDMA adapters. Devices use the physical pages, so the
+// pinned memory must not move to other pages. The kernel does not report which pages are pinned.
 bool any_page_pinned();
 // Works as any_page_pinned(), on a text that was read from /proc/self/status.
 bool says_pinned(const char* status);

@@ -49,8 +49,8 @@ CUresult get_export_table(const void** table, const CUuuid* id);
 // take. NVIDIA's runtime takes its own lock in a destructor, and holds this lock during some calls
 // of the driver.
 void context_destroyed(CUcontext context);
-// As above, for a caller that holds `lock`, which the driver's functions take: unlocks `lock` while
-// the destructors run. Returns when the context has no values, including values that other threads
+// For a caller that holds `lock`, which the driver's functions take: unlocks `lock` while the
+// destructors run. Returns when the context has no values, including values that other threads
 // have stored in the meantime.
 void context_destroyed(CUcontext context, MutexLock& lock) RCUDA_REQUIRES(lock);
 

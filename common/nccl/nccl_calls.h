@@ -127,10 +127,11 @@ struct MadeResource {
 
 // The worker's answer to a call that is_answered(). Answers are in the order of their calls.
 struct Answer {
-  // Of a registration: the handle or window. kCreateDevice: the device communicator's number.
+  // After a registration: the handle or window. After kCreateDevice: the device communicator's
+  // number.
   uint64_t value = 0;
   int32_t ranks = 0;  // of a new communicator; 0: none was created
-  int32_t rank = 0;   // of this worker; kPreMulSum: the operation
+  int32_t rank = 0;   // of this worker; after kPreMulSum: the operation
 };
 
 // The questions of NcclAsk. The executor thread answers kDeviceCommunicator and the questions
@@ -218,8 +219,9 @@ inline constexpr size_t kMostListItems = 1024;
 // The end of a unique id that a worker has made. NCCL leaves these bytes unused.
 struct IdMark {
   static constexpr uint64_t kMagic = 0x6c63636e61647563;  // "cudanccl"
-  // Of an id from ncclCommGetUniqueId: the tags (server/executor/nccl/batch.h) of the communicator
-  // that ncclCommGrow will make with this id, and of the communicator that grows. 0: unknown.
+  // For an id from ncclCommGetUniqueId. `tag`: the tag (server/executor/nccl/batch.h) of the
+  // communicator that ncclCommGrow will make with this id. `parent_tag`: the tag of the
+  // communicator that grows. 0: unknown.
   uint64_t tag = 0, parent_tag = 0;
   uint64_t magic = kMagic;
   int32_t version = 0;  // of the NCCL that made the id

@@ -88,7 +88,7 @@ class LinkCore : public Link {
   }
 
   Doorbell doorbell_;   // rung by the peer's puts
-  Doorbell elsewhere_;  // rung by the peer's puts outside of the answers
+  Doorbell elsewhere_;  // rung by the peer's puts outside of LinkOptions::answers
   const bool separates_answers_;
 
   LiveCounters counters_;

@@ -74,7 +74,8 @@ class Peer {
   const Status& lost() const { return lost_; }
 
  private:
-  // The next step of the greeting that needs a pause. Until the pause no message is handled.
+  // The next step of the greeting that needs a pause (pause.h). No message is handled before this
+  // step.
   enum class Due : uint8_t { kNothing, kOffer, kOpen };
 
   Status handle(std::span<const std::byte> frame);

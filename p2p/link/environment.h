@@ -100,8 +100,8 @@ struct Environment {
     return device >= 0 && static_cast<size_t>(device) < devices.size();
   }
   // 16 MB of a device for measuring legs, shared by all peers. Its contents do not matter. The
-  // first call of scratch() for a device allocates the memory, so this call must be in a pause.
-  // Before this call, existing_scratch() returns 0.
+  // first call of scratch() for a device allocates the memory, so this call must be in a pause
+  // (pause.h). Before this call, existing_scratch() returns 0.
   Result<DeviceAddress> scratch(int device);
   DeviceAddress existing_scratch(int device) const {
     return scratch_[static_cast<size_t>(device)].buffer.address();

@@ -4,8 +4,8 @@
 //   <id> <time of the last use, as in the file of tokens>
 //
 // The times are exact to a minute. Servers that share a file of tokens also share this file.
-// Threads: one per TokenUses. Blocking: for the file system, but not for its disk, because the
-// daemon's thread writes.
+// Threads: one per TokenUses. Blocking: for the file system. Does not wait until the file is on the
+// disk, because the daemon's only thread writes it.
 #pragma once
 
 #include <map>

@@ -68,8 +68,8 @@ class Rules {
   Rules() = default;  // no limits
   static Result<Rules> read(const std::string& path, const Names& names);
 
-  // `uid`: none for a user that this machine does not know. `name`: for messages. `groups`: all of
-  // the user's.
+  // `uid`: none for a user that this machine does not know. `name`: for messages. `groups`: all
+  // groups of the user.
   UserRules of(std::optional<uid_t> uid, const std::string& name,
                const std::vector<gid_t>& groups) const;
 

@@ -43,8 +43,8 @@ std::vector<uint32_t> sorted(std::vector<uint32_t> numbers) {
   return numbers;
 }
 
-// Returns the numbers of a text, sorted: the kernel sorts groups by their numbers outside of a user
-// namespace.
+// Returns the numbers of a text, sorted. (In a user namespace, the kernel lists the groups in the
+// order of their numbers outside of the namespace.)
 std::vector<uint32_t> numbers_of(const std::string& text) {
   std::istringstream words(text);
   return sorted({std::istream_iterator<uint32_t>(words), {}});

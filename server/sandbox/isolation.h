@@ -31,7 +31,8 @@ namespace rcuda::server {
 Status isolate_worker(const SessionGrant& grant, CallFilter filter = CallFilter::kRefuse);
 
 // While a DumpableScope exists, this process is dumpable. The driver's cuCheckpointProcess* reach a
-// process by its /proc/PID/fd, which processes of its user may read only if it is dumpable.
+// process by its /proc/PID/fd. Other processes of the same user may read this folder only if the
+// process is dumpable.
 class DumpableScope {
  public:
   DumpableScope();

@@ -26,9 +26,10 @@ using Window = wire::ClientWindow;
 // The number of commands that are executed before the loop polls completions again.
 constexpr int kBatch = 64;
 constexpr size_t kTraceBatch = 256;
-// While completions are pending, the executor polls for SessionLoopOptions::spin times this factor
-// before it sleeps between polls. (A local driver's wait spins until it is done.) After that each
-// sleep is a small fraction of the time that has passed, so it adds little to any wait.
+// While completions are pending, the executor first polls without sleeping, for
+// SessionLoopOptions::spin times this factor. (A local driver's wait spins until it is done.) Later
+// it sleeps between polls. Each sleep is a small fraction of the time that has passed, so it adds
+// little to any wait.
 constexpr int kSpinsForCompletions = 64;
 // The thread yields only after `spin` times this factor, because short work ends earlier.
 constexpr int kSpinsBeforeYields = 4;

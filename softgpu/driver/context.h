@@ -178,7 +178,8 @@ void push_current_context(std::shared_ptr<Context> context);
 // CUDA_ERROR_NOT_INITIALIZED, _INVALID_CONTEXT, _CONTEXT_IS_DESTROYED or the sticky error;
 // CUDA_ERROR_NOT_PERMITTED inside a host function.
 CUresult enter(Context** context);
-// The same for calls that need no context: `*context` is nullptr if no living context is current.
+// Like enter(), for calls that need no context: `*context` is nullptr if no living context is
+// current.
 CUresult enter_anywhere(Context** context);
 
 }  // namespace softgpu::driver

@@ -14,8 +14,9 @@ using namespace softgpu::driver;
 
 namespace {
 
-constexpr unsigned kCoscheduled = 8;  // multiprocessors; parts are multiples of it
-constexpr unsigned kLeast = 2;        // the same for parts that need not be coscheduled
+// A part has a multiple of this number of multiprocessors, unless it is the whole device.
+constexpr unsigned kCoscheduled = 8;
+constexpr unsigned kLeast = 2;  // for parts that need not be coscheduled
 
 // The data that softgpu stores in the padding of a CUdevResource.
 struct Internal {

@@ -71,7 +71,8 @@ struct LookupResult {
   rcuda::UniqueFd descriptor;
 };
 rcuda::Result<LookupResult> look_up(const std::string& name, uint32_t kind, const LookupKey& key);
-// The same for a server with kRootToo in the process `pid`. Waits without a limit for its answer.
+// Like look_up(), for a server with kRootToo in the process `pid`. Waits without a limit for the
+// answer.
 rcuda::Result<LookupResult> look_up_in(int pid, const std::string& name, uint32_t kind,
                                        const LookupKey& key);
 

@@ -17,7 +17,7 @@ inline constexpr uint64_t kShmMagic = 0x326d687361647563;  // "cudashm2"
 // The page before the window, in the same file.
 struct WindowHeader {
   DoorbellState doorbell;
-  alignas(128) DoorbellState elsewhere;  // for puts outside of the answers
+  alignas(128) DoorbellState elsewhere;  // for puts outside of LinkOptions::answers
 };
 static_assert(sizeof(WindowHeader) <= kHeaderBytes);
 static_assert(std::atomic<uint32_t>::is_always_lock_free);

@@ -270,8 +270,9 @@ void ResumableSocket::confirm(uint64_t place) {
 void ResumableSocket::acknowledge_locked(uint64_t bytes) {
   if (bytes <= acknowledged_) return;
   acknowledged_ = bytes;
-  // send_again() still reads the bytes from resent_ on. `bytes` may lie after resent_: a cipher may
-  // have sent a part of a call that returned EAGAIN, and the call is then repeated.
+  // Keep the bytes from resent_ on, because send_again() still reads them. The peer may acknowledge
+  // some of these bytes: with a cipher, a send() that returns EAGAIN may have sent a part of its
+  // bytes, and send_again() then repeats this send().
   retained_.release(std::min(bytes, resent_));
   changed_.notify_all();
 }

@@ -14,11 +14,11 @@ using Clock = std::chrono::steady_clock;
 // gain. Pieces without an immediate cost more, because the peer answers each with a message.
 constexpr uint64_t kMinPieceBytes = 128u << 10;
 constexpr uint64_t kMinPieceBytesWithImmediate = 32u << 10;
-// The same while many transfers are in progress: whole transfers keep all streams busy then, so
-// more pieces only add cost.
+// The least bytes of a piece while many transfers are in progress. Whole transfers then keep all
+// streams busy, so more pieces only add cost.
 constexpr uint64_t kMinPieceBytesAmongMany = 256u << 10;
-// The same with few processors: each further piece, and each thread that is woken although the
-// caller could send, takes a processor from other threads.
+// The least bytes of a piece with few processors. Each further piece, and each thread that is woken
+// although the caller could send, takes a processor from other threads.
 constexpr uint64_t kMinPieceBytesOfFew = 512u << 10;
 constexpr unsigned kFewProcessors = 4;
 // A requesting thread with no other work sends a piece of up to this size, which the kernel takes

@@ -70,7 +70,7 @@ class BulkEngine {
   // Fails transfers that waited too long for an announcement. Returns the time at which to call
   // expire() again.
   std::chrono::steady_clock::time_point expire();
-  // Nothing is posted any more, and operations that have not been posted fail with `why`.
+  // Makes the engine post nothing more. Operations that have not been posted fail with `why`.
   void stop(const Status& why);
   // After stop(): returns when no thread uses the queue pairs.
   void quiesce();

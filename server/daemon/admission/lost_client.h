@@ -14,8 +14,8 @@ namespace rcuda::server {
 
 struct LostClient {
   // A session is spared for this time after its loss. A client needs 10 s to notice a loss that
-  // only the server has seen, and up to 6 s for its next attempt when its network is back. The rest
-  // is for the outage itself.
+  // only the server has seen, and up to 6 s for its next attempt when its network is back. The
+  // remaining time is for the outage itself.
   static constexpr std::chrono::seconds kSpared{30};
   // A session is also spared for this time after an attempt of its client to connect again. The
   // session goes on only when the worker has all sockets of the client, and the client may still be

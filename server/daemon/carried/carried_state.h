@@ -1,6 +1,6 @@
 // CarriedState: the state that a daemon keeps when its process executes another build of its binary
-// (successor.h). The process keeps its child processes and the descriptors that are named here. The
-// rest of its memory is lost.
+// (successor.h). The process keeps its child processes and the descriptors that are named here. Its
+// memory is lost, except for this state.
 //
 // The state travels through a sealed memory file. The hash in this file also covers the layouts of
 // everything that the new build shares with the workers of the old build: their messages, and the
@@ -155,7 +155,7 @@ uint64_t carried_layout();
 // Writes the state and carried_layout() to a memory file. Its descriptor stays open when this
 // process executes another program.
 Result<UniqueFd> write_carried(const CarriedState& state);
-// kUnsupported if a build with another layout wrote the file. Leaves the file as it is.
+// Returns kUnsupported if a build with another layout wrote the file. Leaves the file as it is.
 Result<CarriedState> read_carried(int file);
 
 // Sets or clears close-on-exec for every descriptor of the state.

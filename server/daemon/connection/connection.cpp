@@ -41,9 +41,9 @@ Connection::~Connection() {
 }
 
 // Identifies a local client. The user ids of a container are those of this machine, but root of a
-// container is not root of this machine, and the container's processes choose their groups. So the
-// server uses the client's account on this machine, as for a client of another machine. The account
-// may have to be looked up.
+// container is not root of this machine, and the container's processes choose their groups. So, for
+// a client in a container, the server uses the user's account on this machine, as for a client of
+// another machine. The account may have to be looked up.
 Status Connection::recognise(Entrance entrance) {
   RCUDA_ASSIGN_OR_RETURN(Identity identity, identity_of_local(socket_.fd()));
   user_ = *identity.uid;

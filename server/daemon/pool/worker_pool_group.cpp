@@ -133,8 +133,8 @@ void WorkerPool::advance_rest(Worker& worker) {
       if (age < kLongestSuspend) return;
       return refuse_group(**waits, "its NCCL communicators did not suspend in time");
     }
-    // `limit` applies only to sessions at rest that wait for other sessions of their group. A
-    // session that makes room has its own limit (rest_end()).
+    // `limit` is for sessions at rest that wait for other sessions of their group. A session that
+    // makes room has another limit until it is at rest (rest_end()).
     Clock::duration limit = kLongestRest;
     if (worker.park.is_preempted) {
       limit = std::max<Clock::duration>(limit, settings_.preempt_wait.get());

@@ -241,7 +241,7 @@ struct Dp2a {
   }
 };
 
-// Differences of unsigned bytes or halves: each in its place, or their sum added to c.
+// Absolute differences of unsigned bytes or halves: each in its place, or their sum added to c.
 template <int kBits, bool kSum>
 struct AbsDiff {
   template <class D>

@@ -11,8 +11,8 @@
 namespace testnccl {
 namespace {
 
-// Communicators whose ranks have met. With each collective, a rank reports the others of its device
-// to the hub (see Order in hub.h).
+// Communicators whose ranks have met. With each collective, a rank reports the other communicators
+// of its device to the hub (see Order in hub.h).
 std::mutex order_mutex;
 std::vector<Communicator*>& live() {
   static auto* all = new std::vector<Communicator*>;
