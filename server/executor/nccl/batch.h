@@ -39,7 +39,7 @@ struct NcclCommunicator {
   // Executor thread.
   uint64_t parent_tag = 0;
   uint32_t splits = 0, growths = 0;  // number of calls so far; executor thread
-  // The worker of another rank has died, or that of a new rank during ncclCommGrow.
+  // The worker of another rank has died, or the worker of a new rank during ncclCommGrow.
   std::atomic<bool> is_lost{false};
   // end_wait() has revoked the communicator. NCCL refuses to revoke it twice, so the program's own
   // ncclCommRevoke does nothing.
