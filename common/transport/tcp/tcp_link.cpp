@@ -345,8 +345,9 @@ void TcpLink::announce_silence(bool silent) {
   sender_.change_heartbeat(bytes_of(silent ? kSilentFrame : kHeartbeatFrame));
 }
 
-// Lifts the kernel's limit on unacknowledged bytes while the peer may be silent. This limit also
-// counts the time for which the window of a stopped peer stays closed.
+// Lifts the kernel's limit on unacknowledged bytes while the peer may be silent. The limit would
+// end the connection to a stopped peer, because it includes the time for which that peer's window
+// stays closed.
 void TcpLink::allow_silence(bool may_be_silent) {
   if (std::exchange(peer_may_be_silent_, may_be_silent) == may_be_silent) return;
   if (peer_timeout_.count() == 0) return;
