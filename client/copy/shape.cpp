@@ -300,7 +300,8 @@ CUresult copy_on_worker(const ShapeSide& destination, const ShapeSide& source, c
   return synchronize(where.route);
 }
 
-// Copies between servers with arrays. Waits for each step, even if the copy is asynchronous.
+// Copies between servers if a side is an array. Waits for each step, even if the copy is
+// asynchronous.
 CUresult copy_arrays(const ShapeSide& destination, const ShapeSide& source, const Extent& extent,
                      CUstream stream) {
   if (may_capture(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;

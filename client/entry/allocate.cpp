@@ -238,7 +238,8 @@ CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignmen
 }
 
 CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
-  // Remove the record before the worker frees the addresses, as in free_with().
+  // Remove the record first: another thread may get the addresses as soon as the worker has freed
+  // them.
   RCUDA_ASSIGN_OR_RETURN(const Route owner, find_address_route(address));
   rcuda::client::Session* const session = registry().reserved_by(address);
   const size_t reserved = registry().unreserve(address);
@@ -259,7 +260,8 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
 }
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
-  // One unmap may cover several mappings. Remove their records first, as in free_with().
+  // One unmap may cover several mappings. Remove their records before the worker unmaps the
+  // addresses, because another thread may then map memory there.
   std::vector<Allocation> mappings;
   for (CUdeviceptr at = address; at < address + bytes;) {
     const auto mapping = registry().find(at);

@@ -7,8 +7,9 @@ namespace rcuda::client {
 namespace {
 
 constexpr size_t kUnit = 64u << 10;
-// The limits of the lower half (32 bits) of the addresses for small allocations. As an integer this
-// half is -0.94e9 to -0.13e9, as a float -1.3e5 to -1e34.
+// Allocations of up to kMostQuietBytes get addresses whose lower 32 bits are between these limits.
+// As an integer these bits are -0.94e9 to -0.13e9, as a float -1.3e5 to -1e34. host_addresses.h
+// explains why such values are chosen.
 constexpr uint64_t kQuietBegin = 0xc800'0000;
 constexpr uint64_t kQuietEnd = 0xf800'0000;
 static_assert(HostAddresses::kMostQuietBytes + kUnit <= kQuietEnd - kQuietBegin);

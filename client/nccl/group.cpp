@@ -142,7 +142,7 @@ int finish(Batches& batches) {
     if (one == kSuccess) made.push_back(&batch);
     if (result == kSuccess && one != kSuccess) {
       result = one;
-      // A simulated group leaves no communicator that waits for other ranks.
+      // A simulated group leaves no communicator that waits for other ranks, so there is no limit.
       if (batch.grouping != Grouping::kSimulated) patience = Clock::now() + kPatience;
     }
     end_communicators(batch.steps);

@@ -30,9 +30,9 @@ uint32_t ancestor_of(const Pair& pair) {
   return pair.path() ? pair.path()->ancestor : static_cast<uint32_t>(NVML_TOPOLOGY_SYSTEM);
 }
 
-// Reports the other end of a link as in a virtual machine that does not see the switch. NCCL
-// concludes from this address that a switch connects all GPUs with such links, which is true within
-// a server. Returns NVML_ERROR_NOT_SUPPORTED in four cases:
+// Reports the address of a link's other end as a driver does in a virtual machine that does not see
+// the switch: as a placeholder. NCCL concludes from this address that a switch connects all GPUs
+// with such links, which is true within a server. Returns NVML_ERROR_NOT_SUPPORTED in four cases:
 // - The link is not active.
 // - The link does not lead to a switch: the PCI address of the GPU at its end may be the address of
 //   another server's GPU in this pool.

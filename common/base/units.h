@@ -36,9 +36,9 @@ std::optional<uint64_t> parse_bytes(std::string_view text);
 // Returns a text such as "10s", "90m" or "2d", in the largest unit that divides the time.
 // parse_time() of the text returns the same time.
 std::string time_text(std::chrono::nanoseconds time);
-// Returns a measured time, rounded, in the largest unit in which the number is at least 1 (for
-// minutes and longer units: at least 2). A number below 100 has one digit after the point. "4.7ms",
-// "12s", "90s", "2.5h".
+// Returns a measured time in the largest unit in which the number is at least 1 (for minutes and
+// longer units: at least 2). Rounds a number below 100 to tenths, a larger number to a whole
+// number. "4.7ms", "12s", "90s", "2.5h".
 std::string rounded_time_text(std::chrono::nanoseconds time);
 std::string microseconds_text(double us);
 // Returns a text such as "64 MiB" or "1.5 GiB", with four significant digits.

@@ -114,7 +114,7 @@ class SessionLoop {
   // `ahead`: the command overtakes earlier commands; next() counts the command later, when it
   // reaches its frame in the ring.
   Status handle(std::span<const std::byte> frame, bool ahead = false);
-  // Executes waits for events before the commands that precede them, and ends the waits whose
+  // Executes the waits that may overtake earlier commands (WaitsAhead), and ends the waits whose
   // events are reached.
   Status look_ahead();
   // `number`: the command's number in the session, from 1, as traces show it; 0 if the command

@@ -46,7 +46,7 @@ struct KernelOperation {
 // A copy of any shape: 1D copies have height and depth 1. Both contexts are set for peer copies.
 struct CopyOperation {
   CUDA_MEMCPY3D_PEER shape{};
-  bool unified = false;  // given by unified addresses; a graph node then reports these
+  bool unified = false;  // the caller gave unified addresses, which a graph node then reports
   // A source that was read at the call, see stage_source(). srcHost is then not read.
   std::shared_ptr<const std::vector<std::byte>> staged;
   // MemoryRegistry::hold() of both ends, unless they are pageable: keeps the memory until the copy

@@ -1,5 +1,5 @@
-// The launch interface of CUDA 3: the shape and the parameters are set function by function, and a
-// launch is a cuLaunchKernel with them.
+// The launch interface of CUDA 3: a program sets the shape and the parameters of a function, and a
+// launch of the function is a cuLaunchKernel with them.
 #include <cuda.h>
 
 #include "softgpu/driver/context.h"

@@ -87,15 +87,16 @@ class SimDevices final : public p2p::DeviceOps {
   void free_memory(std::byte* memory);
 
   void set_speeds(const Speeds& speeds) { speeds_ = speeds; }
-  // The n-th copy from now on this lane fails with a CUDA error; 1 is the next copy.
+  // Makes a later copy of this lane fail with a CUDA error: the next copy if `nth` is 1.
   void fail_copy(p2p::Lane lane, int nth) { failing_[lane] = nth; }
-  // The driver refuses the n-th copy from now on this lane after it has issued the first half.
+  // Makes the driver refuse a later copy of this lane, after it has issued the copy's first half.
+  // `nth`: as in fail_copy().
   void refuse_copy(p2p::Lane lane, int nth) { refusing_[lane] = nth; }
   // reached() fails with this error for every place in the stream.
   void fail_stream(uint64_t stream, int cuda) { failed_streams_[stream] = cuda; }
   void fail_registration(bool fail) { fail_registration_ = fail; }
   void fail_allocation(bool fail) { fail_allocation_ = fail; }
-  // The n-th open() of a peer's memory from now fails; 1 is the next.
+  // Makes a later open() of a peer's memory fail: the next open() if `nth` is 1.
   void fail_mapping(int nth) { failing_mapping_ = nth; }
   void allow_gpudirect(bool allow) { gpudirect_ = allow; }
   void allow_ipc(bool allow) { ipc_ = allow; }

@@ -47,7 +47,7 @@ void forget_server_settings() {
   ::_exit(127);
 }
 
-// Limits of the server's start and end: a driver that hangs can block both.
+// How long the server's start and end may take: a driver that hangs can block both.
 constexpr int kStartMs = 60'000;
 constexpr int kEndMs = 10'000;
 

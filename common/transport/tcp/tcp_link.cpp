@@ -34,7 +34,7 @@ constexpr std::chrono::milliseconds kHostLost = std::chrono::seconds(60);
 constexpr std::chrono::milliseconds kConnectionLost = std::chrono::seconds(10);
 // How long a closing Link waits until its writes in order are sent, and then until the peer also
 // closes. Otherwise the connection could discard the last bytes. Also how long the last message to
-// a silent peer may wait for another thread's send, such as a heartbeat.
+// a silent peer may wait while another thread sends, for example a heartbeat.
 constexpr auto kLinger = std::chrono::milliseconds(300);
 
 // A whole message fits into the receiver's buffer.
@@ -345,8 +345,9 @@ void TcpLink::announce_silence(bool silent) {
   sender_.change_heartbeat(bytes_of(silent ? kSilentFrame : kHeartbeatFrame));
 }
 
-// Lifts the kernel's limit on unacknowledged bytes while the peer may be silent. This limit also
-// counts the time for which the window of a stopped peer stays closed.
+// Lifts the kernel's limit on unacknowledged bytes while the peer may be silent. The limit would
+// end the connection to a stopped peer, because it includes the time for which that peer's window
+// stays closed.
 void TcpLink::allow_silence(bool may_be_silent) {
   if (std::exchange(peer_may_be_silent_, may_be_silent) == may_be_silent) return;
   if (peer_timeout_.count() == 0) return;
@@ -493,7 +494,8 @@ std::string TcpLink::take_region_put(const PutHeader& header, bool* whole) {
   begin_put();
   if (entry.ok()) {
     const ExposedRegions::Pin pin(**entry);
-    // Threads of the program may poll the memory, and write to it when they see these bytes.
+    // Threads of the program may poll the memory, and write to it when they see these bytes. So
+    // each byte is written only once.
     if (pin) copy_once((*entry)->base + place.offset, message + sizeof place, bytes);
   }
   order_.count_put();

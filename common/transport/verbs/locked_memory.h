@@ -1,5 +1,6 @@
 // The limit on memory that this process may lock. Registering memory for RDMA locks it. Needs no
-// rdma-core, because rcuda-doctor uses it too. Any thread may call; nothing blocks.
+// rdma-core, because rcuda-doctor also uses this file where rdma-core is missing. Any thread may
+// call; nothing blocks.
 #pragma once
 
 #include <cstdint>

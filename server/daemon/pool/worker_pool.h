@@ -1,8 +1,8 @@
 // WorkerPool: the worker processes of a daemon, from their start to their reaping.
 //
-// The pool keeps RCUDA_SERVER_POOL started workers idle, and more for a while after many sessions
-// came together. Each idle worker has a different base of addresses. The pool assigns sessions to
-// idle workers. A worker that was assigned is replaced when that disturbs no session
+// The pool keeps RCUDA_SERVER_POOL started workers idle, and more for a while after many clients
+// have come at the same time. Each idle worker has a different base of addresses. The pool assigns
+// sessions to idle workers. A worker that was assigned is replaced when that disturbs no session
 // (pool_demand.h). The pool starts more workers for clients that wait, a few at a time. A client
 // may have to wait although workers are idle, because its other servers already use the bases of
 // these workers (address_window.h). The client that has waited longest gets the first worker that

@@ -23,7 +23,7 @@ PeerHub::Options peer_options(const PeerSettings& settings, Answers& answers, Jo
 }
 
 // If the bandwidth is limited, the client must not write into shadows before the copy starts:
-// CopyPace may hold the copy back, and until then its bytes must not use the bandwidth.
+// CopyPace may hold the copy back, and the copy must not use the bandwidth in the meantime.
 HostMemory::Options host_options(const SessionResources& resources) {
   HostMemory::Options options = resources.host_memory;
   options.client_writes = !resources.quota->limits(&Allowance::bandwidth);

@@ -9,9 +9,9 @@
 // So the graph is dressed while an executable is made or updated: it gets a host node before or
 // after each such copy. The host nodes are removed again when the driver has made or updated the
 // executable. A graph that updates an executable is dressed like the graph from which the
-// executable was made, because both must have the same nodes. If a copy needs this work only since
-// an update of the executable or of its parameters, the work runs around each launch instead:
-// before or after the whole graph.
+// executable was made, because both must have the same nodes. If a copy needs this work only after
+// an update of the executable, or after a change of the copy node's parameters, the work runs
+// around each launch instead: before or after the whole graph.
 //
 // Threads: all functions on the executor thread; host nodes on the driver's threads. Blocking: host
 // nodes block their branch of the graph while the network or the client is busy. Errors: those of

@@ -79,7 +79,8 @@ class Transfers {
   // Moves the pieces. Blocks until they have arrived. Any thread.
   static void carry_out(Transfer& transfer);
 
-  // For shapes: moves the pieces in one host function of the stream. Does nothing in a capture.
+  // For 2D and 3D copies: moves the pieces in one host function of the stream. Does nothing in a
+  // capture.
   CUresult move(const SessionStream& stream, bool to_client, const std::vector<Piece>& pieces);
 
  private:

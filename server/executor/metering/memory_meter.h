@@ -75,8 +75,8 @@ class MemoryMeter {
   // As take(), but without reclaim().
   bool try_take(CUdevice device, uint64_t bytes);
   // To be called before memory is allocated; take() calls it. Waits until kept_free() bytes stay
-  // free after the allocation: without these bytes, the session that wakes could not get its memory
-  // back and would be lost.
+  // free after the allocation: without these bytes, a session that is waking could not get its
+  // memory back and would be lost.
   void give_way(CUdevice device, uint64_t bytes) const;
   void give_way(uint64_t bytes) const;  // on the current device
   // Calls `allocate`, which allocates bytes of a device (nullopt: the current device) with the

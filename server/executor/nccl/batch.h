@@ -25,9 +25,9 @@ namespace rcuda::server {
 // One communicator of the session. Shared, because a thread may still be in a call on it.
 struct NcclCommunicator {
   std::atomic<void*> handle{nullptr};  // null until NCCL has made it
-  // NCCL writes the handle here, in the worst case during an abort, which waits for NCCL's own
-  // threads. The batch that creates the communicator may have ended by then. So this member is not
-  // in the batch.
+  // NCCL writes the handle here, perhaps only during an abort, which waits for NCCL's own threads.
+  // The batch that creates the communicator may have ended by then. So this member is not in the
+  // batch.
   void* made = nullptr;
   CUcontext context = nullptr;  // the context in which it was created
   bool blocking = true;
@@ -39,7 +39,7 @@ struct NcclCommunicator {
   // Executor thread.
   uint64_t parent_tag = 0;
   uint32_t splits = 0, growths = 0;  // number of calls so far; executor thread
-  // The worker of another rank has died, or that of a new rank during ncclCommGrow.
+  // The worker of another rank has died, or the worker of a new rank during ncclCommGrow.
   std::atomic<bool> is_lost{false};
   // end_wait() has revoked the communicator. NCCL refuses to revoke it twice, so the program's own
   // ncclCommRevoke does nothing.

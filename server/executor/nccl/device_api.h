@@ -46,7 +46,7 @@ class DeviceCommunicator {
 
   // The requirements are those of NCCL 2.29 or later. Earlier releases cannot read them.
   bool is_versioned() const { return is_versioned_; }
-  // At least kMostStructBytes: zeros follow the program's bytes.
+  // Returns memory of kMostStructBytes bytes: the program's bytes, then zeros.
   const void* requirements() const { return requirements_.data(); }
   FilledStruct& made() { return made_; }
   // Returns the answer to nccl::Question::kDeviceCommunicator.

@@ -406,7 +406,7 @@ void CudaDeviceOps::release(StreamPlace place, const Status& status) {
 
 bool CudaDeviceOps::pause(p2p::Pause what) {
   std::atomic<bool>& wanted = what == p2p::Pause::kWork ? wants_work_ : wants_holds_;
-  // The pause is already requested. The engine asks again in each round.
+  // The pause is already requested, but not yet granted. The engine asks again in each round.
   if (wanted && !by_itself_) return false;
   {
     MutexLock lock(mutex_);

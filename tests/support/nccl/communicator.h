@@ -35,8 +35,8 @@ class Current {
 
 // Describes a rank. Each rank gets the descriptions of all ranks when the ranks meet.
 struct Member {
-  Id hub;    // rank 0's: the address of the communicator's hub
-  Id spare;  // where ranks meet for a smaller communicator
+  Id hub;    // of rank 0: the address of the communicator's hub; empty in other ranks
+  Id spare;  // where ranks meet for ncclCommShrink if this rank is the first of them
   uint64_t host;
   uint64_t process;  // process_key()
   CUuuid device;
