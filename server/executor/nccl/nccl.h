@@ -58,8 +58,8 @@ class Nccl {
   // too many communicators exist.
   std::shared_ptr<NcclCommunicator> create(const NcclStep& step, bool blocking);
   // Returns the tag of the communicator that ncclCommGrow makes from this one with the next id.
-  // Returns 0 if the tag is unknown. Only one id of a growth gets the tag, because the worker cannot
-  // know with which id the growth begins.
+  // Returns 0 if the tag is unknown. Only one id of a growth gets the tag, because the worker
+  // cannot know with which id the growth begins.
   static uint64_t tag_for_id(NcclCommunicator& parent);
   const std::string& apart() const { return settings_.apart; }  // see NcclSettings
   // Returns the reason why NCCL may not connect to the address that the id names, as a line for the
@@ -82,8 +82,9 @@ class Nccl {
 
   // suspend() releases the memory of the communicators before the session is parked
   // (ncclCommSuspend). resume() makes them usable again afterwards. All ranks must take part.
-  // `tags`: the tags of all ranks that are parked together, one for each rank. Both call `then` on
-  // the executor thread, with one line about NCCL's error; empty: NCCL has succeeded.
+  // `tags`: one NcclCommunicator::tag for each rank that is parked now, in this session or another.
+  // Both functions call `then` on the executor thread, with one line about the error; empty: the
+  // calls have succeeded.
   using Moved = std::function<void(const std::string& why)>;
   void suspend(const std::vector<uint64_t>& tags, Moved then);
   void resume(Moved then);
