@@ -123,8 +123,8 @@ void before_fork() RCUDA_ACQUIRE(change_mutex, runs_mutex) {
   };
   for (const auto& [first, run] : runs()) add(run);
   for (const PageRun& run : left_behind()) add(run);
-  // `forked` is empty because the list of mappings could not be read (no descriptor was free). So
-  // the child copies nothing.
+  // `forked` may be empty because the list of mappings could not be read (no descriptor was free).
+  // The child then copies nothing.
   if (any_moved && forked.empty()) shared_with_child = true;
   int ends[2];
   if (forked.empty() || ::pipe2(ends, O_CLOEXEC) != 0) ends[0] = ends[1] = -1;

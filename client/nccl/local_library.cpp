@@ -51,8 +51,8 @@ void add_own_folders(const dl_phdr_info& library, const std::string& origin,
     if (entry->d_tag == DT_STRTAB) strings = reinterpret_cast<const char*>(entry->d_un.d_ptr);
     if (entry->d_tag == DT_RPATH || entry->d_tag == DT_RUNPATH) paths.push_back(entry->d_un.d_val);
   }
-  // The loader has relocated the address of the string table, unless the section is read-only. If
-  // it is read-only, ignore the library.
+  // The loader has relocated the address of the string table, unless the dynamic section is
+  // read-only. If it is read-only, ignore the library.
   if (!strings || reinterpret_cast<uintptr_t>(strings) < library.dlpi_addr) return;
   for (const uint64_t path : paths) add_each(strings + path, origin, all);
 }

@@ -29,7 +29,7 @@ void* load_own() {
   return ::dlopen((folder + "/libcuda.so.1").c_str(), RTLD_NOW | RTLD_GLOBAL);
 }
 
-// If the program has already loaded libcuda.so.1, that is the client library.
+// A libcuda.so.1 that the program has already loaded is the client library.
 const rcuda::nccl::Functions* find_client() {
   Find find = find_in(RTLD_DEFAULT);
   if (!find) find = find_in(::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD));

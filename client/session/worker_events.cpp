@@ -165,7 +165,8 @@ void WorkerEvents::set_trace_sink(TraceSink sink) {
 }
 
 void WorkerEvents::drain_output() {
-  // Pairs with before_peer() in acknowledge(): the caller's wait may have covered host functions.
+  // For ThreadSanitizer (peer_order.h): pairs with before_peer() in acknowledge(). The caller's
+  // wait may have covered host functions.
   after_peer(&link_);
   constexpr int kYields = 200;  // enough for printing, unless the reader of our output is slow
   const uint64_t since = handled_.load(std::memory_order_acquire);

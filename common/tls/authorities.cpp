@@ -117,7 +117,7 @@ std::optional<std::string> common_name(const X509* certificate) {
   if (bytes < 0) return {};
   std::string name(reinterpret_cast<char*>(text), static_cast<size_t>(bytes));
   OPENSSL_free(text);
-  // A name with a NUL would be another user's name for functions that stop at a NUL.
+  // A function that stops at a NUL would read a name with a NUL as another user's name.
   const auto is_odd = [](char c) { return static_cast<unsigned char>(c) <= ' ' || c == 0x7f; };
   const bool single = X509_NAME_get_index_by_NID(subject, NID_commonName, index) < 0;
   if (!single || name.empty() || std::any_of(name.begin(), name.end(), is_odd)) return {};

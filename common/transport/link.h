@@ -311,9 +311,9 @@ struct Reconnecting {
   // Makes or awaits the connection that replaces the socket `index`, and proves that it belongs to
   // the session. kNotFound: the session does not exist any more.
   std::function<Result<Socket>(int index, std::chrono::steady_clock::time_point deadline)> next;
-  // Empty if this side connects. Its argument is the function to call when a replacing connection
-  // has arrived, before next() returns the connection; nullptr: none. Returns when the function of
-  // the previous call cannot run any more.
+  // Sets the function to call when a replacing connection has arrived, before next() returns the
+  // connection; nullptr: none. Returns when the previously set function cannot run any more. Empty
+  // if this side connects.
   std::function<void(std::function<void(int index)>)> on_connection;
   // Called at the first loss, and when all connections are back. May be empty. `is_new` is false if
   // the loss belongs to a loss that was reported earlier: the peer may replace its sockets one

@@ -94,7 +94,7 @@ Status Sender::advance_chunks(Outgoing& copy, PeerLink* link, bool& moved) {
       moved = true;
       continue;
     }
-    if (!*finished) break;  // the lane is in order
+    if (!*finished) break;  // a lane finishes its copies in order
     moved = true;
     if (copy.state != CopyState::kSending || !link) {
       chunk.stage = Stage::kKept;

@@ -198,9 +198,9 @@ class Engine::Runner {
 
   void run() {
     pthread_setname_np(pthread_self(), "rcuda-p2p");
-    // The node of the first device with a known node: staging memory serves all devices, and Links
-    // choose the adapter nearest to that device. This thread touches staging memory first, so the
-    // memory is on the same node.
+    // The NUMA node of the first device whose node is known: staging memory serves all devices, and
+    // Links choose the adapter nearest to that device. This thread touches staging memory first, so
+    // the memory is on the thread's node.
     int node = -1;
     for (const EngineDevice& device : core_->environment().devices) {
       if (node < 0) node = numa_node_of_pci(device.pci_bus_id);

@@ -67,8 +67,8 @@ class Prober {
     Lane lane = Lane::kOut;
     DeviceAddress mapped = 0;  // the source of a copy from mapped memory; otherwise 0
     Path* path = nullptr;      // of a wire; null: the path through host memory
-    // The leg is already measured, so the prober makes only one transfer: the driver's work at the
-    // first use then delays no copy.
+    // The leg is already measured. The prober still makes one transfer, so that the driver's work
+    // at the first use does not delay a copy.
     bool known = false;
     uint64_t bytes = 0;  // of the next sample
     uint32_t taken = 0;  // samples of that size

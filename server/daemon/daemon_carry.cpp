@@ -53,7 +53,7 @@ bool Daemon::pauses(Entrance entrance) const {
   return successor_ && Clock::now() >= successor_->from + after && admission_.waiting() == 0;
 }
 
-// Executes the other build when there are no connections.
+// Executes the successor, unless a connection or another task of the daemon is in progress.
 void Daemon::try_successor() {
   const Clock::time_point now = Clock::now();
   if (now >= successor_->from + kLongestPause) successor_->from = now + kIntroduces;

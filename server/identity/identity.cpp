@@ -29,7 +29,8 @@ Status check_role(const Identity& who, wire::MessageType type) {
 }
 
 bool same_user(const Identity& one, const Identity& other) {
-  // A client with the method "insecure" has proved nothing: its session only runs as that user.
+  // A client with the method "insecure" has only claimed its user. So it is not the same user as a
+  // client that has proved its user.
   if ((one.method == "insecure") != (other.method == "insecure")) return false;
   return one.uid || other.uid ? one.uid == other.uid : one.user == other.user;
 }

@@ -6,8 +6,8 @@
 namespace rcuda::server {
 namespace {
 
-// A budget may be ahead of its bandwidth by this time, so that small copies are not delayed one by
-// one.
+// How far the booked copies of a budget may run ahead of its bandwidth. Small copies are therefore
+// not delayed one by one.
 constexpr uint64_t kBurstNs = 50'000'000;
 
 }  // namespace

@@ -65,7 +65,7 @@ CUresult CUDAAPI cuTexObjectGetTextureDesc(CUDA_TEXTURE_DESC* sampler, CUtexObje
 }
 
 CUresult CUDAAPI cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC* view, CUtexObject handle) {
-  // Without a view nothing is written.
+  // If the texture has no view, *view stays unchanged.
   return describe(texture_objects(), view, handle,
                   [&](const auto& o) { return o.view.value_or(*view); });
 }

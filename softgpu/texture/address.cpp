@@ -6,7 +6,7 @@
 namespace softgpu::texture {
 namespace {
 
-// A position beyond every texture. With its fraction it still fits into 64 bits.
+// A position beyond every texture. As a fixed-point number (enclosing()), it fits into 64 bits.
 constexpr double kFar = 1 << 30;
 
 // Normalised coordinates are truncated to multiples of 1/kNormalisedSteps.

@@ -51,7 +51,7 @@ struct Sampler {
   bool srgb = false;
   bool is_seamless = false;  // cube maps: filters across edges
   float level_bias = 0, least_level = 0, greatest_level = 0;
-  Words border = {};  // the result of a read outside in border mode
+  Words border = {};  // border mode: the result of a read outside of the texture
 };
 
 struct Texture {

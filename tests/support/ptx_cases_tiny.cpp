@@ -148,8 +148,8 @@ void add_narrowing(CaseList* list) {
     const std::string name = std::string("cvt.") + mode.name + ".ftz.f32.f64";
     list->add_fixed(
         name, name + " D0, S0;", "f", "g",
-        // 2^-126 minus an offset, in units of f64: a power of two from 2^24 to 2^31, plus -1, 0 or
-        // 1. (The tie of rounding to 24 bits is at an offset of 2^28 units.)
+        // 2^-126 minus `off` units of the last place of f64. `off` is a power of two from 2^24 to
+        // 2^31, plus -1, 0 or 1. (At 2^28, rounding to 24 bits has a tie.)
         [](uint64_t* in, Random& random) {
           const uint64_t off = (uint64_t{1} << (24 + random.below(8))) + random.below(3) - 1;
           in[0] = (0x3810000000000000 - off) | static_cast<uint64_t>(random.below(2)) << 63;

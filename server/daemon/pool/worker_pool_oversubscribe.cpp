@@ -38,8 +38,8 @@ constexpr auto kUsePatience = 1s;
 // room.
 constexpr uint64_t kContextBytes = uint64_t{512} << 20;
 constexpr uint64_t kContextPart = 16;
-// Thrashing: within kThrashTime, kThrashCount sessions are displaced too early: each was awake for
-// less than kThrashFactor times the duration of its wake.
+// Thrashing: within kThrashTime, kThrashCount sessions are displaced too early. A session is
+// displaced too early if it was awake for less than kThrashFactor times the duration of its wake.
 constexpr size_t kThrashCount = 10;
 constexpr auto kThrashTime = 60s;
 constexpr int kThrashFactor = 4;
@@ -141,7 +141,7 @@ WorkerPool::RoomGroups WorkerPool::room_groups(const std::vector<Worker*>& needy
       may = may && may_be_parked(*member) && std::ranges::find(needy, member) == needy.end();
       seen.insert(member);
       if (!may) continue;
-      // The worker writes this time, so it may be anything.
+      // The worker writes this time, so it may have any value, even in the future.
       const auto used = Clock::time_point(std::chrono::nanoseconds(member->work->used_at()));
       all.priority = std::max(all.priority, priority_of(*member));
       all.used_at = std::max(all.used_at, std::min(used, now));

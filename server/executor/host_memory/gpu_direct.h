@@ -43,7 +43,7 @@ std::optional<Registered> prove_gpudirect(const api::DriverTable& driver, transp
 
 class GpuDirect {
  public:
-  // All outlive this object.
+  // The arguments outlive this object.
   GpuDirect(const api::DriverTable& driver, transport::Link& link, const MovableMemory& movable)
       : driver_(driver), link_(link), movable_(movable) {}
   ~GpuDirect();

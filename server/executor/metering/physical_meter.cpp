@@ -12,7 +12,7 @@ PhysicalMeter::Memory::~Memory() {
 
 void PhysicalMeter::created(CUmemGenericAllocationHandle handle, CUdevice device, uint64_t bytes) {
   Handle& known = handles_[handle];
-  // If this process already has a handle for the same memory, a driver may return it again.
+  // If this process already has a handle for the same memory, a driver may return that handle.
   if (!known.memory) {
     known.memory.reset(new Memory{*this, device, bytes, bytes == 0});
   }
@@ -61,7 +61,7 @@ PhysicalMeter::Import PhysicalMeter::book_import(CUdevice device, const ExportOr
 
 void PhysicalMeter::imported(CUmemGenericAllocationHandle handle, Import memory) {
   Handle& known = handles_[handle];
-  // If this process already has a handle for the same memory, a driver may return it again.
+  // If this process already has a handle for the same memory, a driver may return that handle.
   if (!known.memory) known.memory = std::move(memory);
   ++known.references;
 }

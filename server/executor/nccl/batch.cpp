@@ -303,7 +303,7 @@ bool needs_all_ranks(Verb verb) {
 
 bool uses_communicator(const NcclStep& step) {
   const Verb verb = step.call.verb;
-  if (verb == Verb::kGrow) return step.call.communicator != 0;  // 0: a new rank
+  if (verb == Verb::kGrow) return step.call.communicator != 0;  // 0: this rank is new
   return verb != Verb::kInit && verb != Verb::kAbort && verb != Verb::kDestroy;
 }
 
@@ -475,7 +475,7 @@ void end_wait(const Functions& functions, const api::DriverTable& driver, NcclBa
   end.steps = aborts_for(batch);
   bool is_revoked = false;
   for (const NcclStep& step : batch.steps) {
-    // `created` is left out: NCCL does not revoke a communicator that it still makes.
+    // `created` is left out: NCCL does not revoke a communicator that it is still making.
     if (!step.communicator || !needs_lost(step)) continue;
     is_revoked |= revoke_lost(functions, driver, step);
   }

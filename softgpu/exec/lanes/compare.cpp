@@ -212,7 +212,7 @@ Found floating(Compare c) {
     case Compare::kNan:
       return found<Compare::kNan, R>();
     default:
-      return {};  // gt, ge and their unordered forms were exchanged
+      return {};  // decode has replaced gt, ge and their unordered forms
   }
 }
 

@@ -1,4 +1,4 @@
-// Entry to one instruction set's handlers.
+// Finds the handler of an instruction, for one instruction set of the processor.
 #include "softgpu/exec/lanes/find.h"
 
 #include "softgpu/exec/lanes/handlers.h"

@@ -11,9 +11,9 @@ namespace {
 using ptx::Type;
 
 // With .ftz, hardware rounds the exact result to the format's precision, with an unlimited
-// exponent, and flushes it if the rounded value is below the smallest normal number. This is so if
-// the exact result is below kTiny. (The result rounded to the spacing of subnormal numbers does not
-// matter.)
+// exponent, and flushes it if the rounded value is below the smallest normal number. The rounded
+// value is below it if the exact result is below kTiny. (The result rounded to the spacing of
+// subnormal numbers does not matter.)
 struct F16 {
   static constexpr uint16_t kExponent = 0x7c00;
   static constexpr double kTiny = 0x1p-14 * (1 - 0x1p-12);

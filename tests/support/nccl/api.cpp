@@ -269,7 +269,7 @@ CUresult map_memory(CUdeviceptr* address, size_t* size) {
 }  // namespace
 }  // namespace testnccl
 
-using namespace testnccl;  // the entry points below
+using namespace testnccl;  // for the entry points below
 
 #pragma GCC visibility push(default)
 extern "C" {
