@@ -50,8 +50,8 @@ class HeldWrites {
       : fd_(held_writes_fd()), range_{reinterpret_cast<uintptr_t>(begin), bytes} {
     if (!hold()) {
       RCUDA_DEBUG(
-          "other threads' writes to the pages at %p may be lost, because they cannot be paused "
-          "while the pages move to other memory: %s",
+          "other threads' writes to the pages at %p may be lost, because the threads cannot "
+          "be paused while the pages move to other memory: %s",
           begin, std::strerror(errno));
     }
   }

@@ -48,7 +48,8 @@ class WaitReport {
   void tell(const wire::Queued& queued) {
     const Clock::time_point now = Clock::now();
     if (queued.place == told_ || (told_ != 0 && now < told_at_ + kPause)) return;
-    RCUDA_WARN("%s: waiting, place %u: %s", server_.c_str(), queued.place, queued.reason.c_str());
+    RCUDA_WARN("%s: waiting at place %u of the queue: %s", server_.c_str(), queued.place,
+               queued.reason.c_str());
     told_ = queued.place;
     told_at_ = now;
   }

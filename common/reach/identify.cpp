@@ -201,10 +201,11 @@ Status present_lease(const std::string& host, uint16_t port, const Credentials& 
   const std::optional<LeaseKey> key = find_lease_key(keys, host, port);
   if (!key) return {};
   if (key->host.empty() && key->secret != kNoLeaseSecret) {
-    return Status(Code::kInvalidArgument,
-                  "RCUDA_LEASE gives the secret of the lease " + key->id +
-                      " without naming its server, so every server of RCUDA_DEVICES would get it: "
-                      "write host[@port]=ID:SECRET, as \"rcuda-lease take\" prints it");
+    return Status(
+        Code::kInvalidArgument,
+        "RCUDA_LEASE gives the secret of the lease " + key->id +
+            " without naming its server, so every server of RCUDA_DEVICES would get the secret: "
+            "write host[@port]=ID:SECRET, as \"rcuda-lease take\" prints it");
   }
   hello->lease = key->id;
   if (key->secret == kNoLeaseSecret) return {};

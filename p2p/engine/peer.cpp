@@ -104,7 +104,7 @@ void Peer::signal(uint64_t id, StreamRef stream, StreamPlace place, const Status
   // The place could not be taken because the stream has failed. The next advance_signals() sends
   // the failure to the waiting side.
   if (!failure.ok())
-    RCUDA_DEBUG("signal %llu to peer %u reports an error, because its stream failed: %s",
+    RCUDA_DEBUG("signal %llu to peer %u reports an error, because the signal's stream failed: %s",
                 static_cast<unsigned long long>(id), id_, failure.message().c_str());
   signals_.push_back({id, place, failure, std::move(outcome)});
 }

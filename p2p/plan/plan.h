@@ -53,7 +53,7 @@ struct Plan {
   double predicted_us = 0;  // 0: legs not measured
   std::string reason;       // one line
 };
-// For example "host over shm, 4 x 1 MiB, 310us predicted: least of 61 candidates".
+// For example "host over shm, 4 x 1 MiB, 310us predicted: fastest of 61 candidates".
 std::string to_string(const Plan& plan);
 
 }  // namespace rcuda::p2p

@@ -203,7 +203,7 @@ Result<Plan> Planner::choose(uint64_t bytes, bool contiguous) const {
                   "by a fixed rule, as no leg has been measured yet");
   }
   Plan best = plans.front();
-  best.reason = "least of " + std::to_string(plans.size()) + " candidates";
+  best.reason = "fastest of " + std::to_string(plans.size()) + " candidates";
   return best;
 }
 

@@ -248,7 +248,8 @@ Status load_again(int argc, char** argv, Settings* settings) {
   line.leave_variables();
   add_options(&line, settings, &options);
   if (line.parse(argc, argv)) {
-    return Status(Code::kInvalidArgument, "an option of the server's command line is not usable");
+    return Status(Code::kInvalidArgument,
+                  "an option of the server's command line is not usable: see the server's log");
   }
   return {};
 }

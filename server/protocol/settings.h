@@ -87,13 +87,14 @@ struct Settings {
   config::Bytes session_memory{
       registry, "RCUDA_SERVER_SESSION_MEMORY", 0, 64u << 20,
       "host memory that a worker may use, its driver's included; 0: no limit"};
-  config::Integer session_processes{registry,
-                                    "RCUDA_SERVER_SESSION_PROCESSES",
-                                    0,
-                                    0,
-                                    4'194'304,
-                                    "processes and threads of a session; without a cgroup, of all "
-                                    "processes of its user on this machine; 0: no limit"};
+  config::Integer session_processes{
+      registry,
+      "RCUDA_SERVER_SESSION_PROCESSES",
+      0,
+      0,
+      4'194'304,
+      "most processes and threads of a session; without a cgroup, all "
+      "of its user on this machine count; 0: no limit"};
   config::Integer session_cpu_weight{registry,
                                      "RCUDA_SERVER_SESSION_CPU_WEIGHT",
                                      100,
@@ -142,10 +143,9 @@ struct Settings {
       registry, "RCUDA_SERVER_MOVABLE_MEMORY", false,
       "workers allocate GPU memory so that they can park it themselves, at the rate of page-locked "
       "copies; otherwise the driver parks it"};
-  config::Bytes park_memory{
-      registry, "RCUDA_SERVER_PARK_MEMORY", 0, 0,
-      "page-locked memory that workers keep for the next time that they park GPU memory, of all "
-      "sessions together; it needs movable_memory"};
+  config::Bytes park_memory{registry, "RCUDA_SERVER_PARK_MEMORY", 0, 0,
+                            "page-locked memory that all workers together keep for their next "
+                            "parks; needs movable_memory"};
   config::Decimal oversubscribe{
       registry,
       "RCUDA_SERVER_OVERSUBSCRIBE",
@@ -181,9 +181,9 @@ struct Settings {
       0,
       0,
       16,
-      "queue pairs (verbs) or sockets (tcp) of a connection for copies; 0: four queue pairs; "
-      "4 to 12 sockets, depending on the server's processors; 4 sockets if the client has fewer "
-      "than 8 processors"};
+      "queue pairs (verbs) or sockets (tcp) of a connection for copies; 0: four queue pairs, "
+      "or 4 to 12 sockets, depending on the server's processors (4 if the client has fewer than 8 "
+      "processors)"};
   config::Bool gpudirect{registry, "RCUDA_SERVER_GPUDIRECT", true,
                          "let the RDMA adapter access GPU memory if a probe transfer succeeds"};
   config::Bool trusted_fabric{registry, "RCUDA_SERVER_TRUSTED_FABRIC", false,

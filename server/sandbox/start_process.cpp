@@ -56,7 +56,7 @@ Result<pid_t> start_process(Program program) {
   ::posix_spawn_file_actions_destroy(&actions);
   ::posix_spawnattr_destroy(&attributes);
   if (error == 0) return pid;
-  return Status::from_errno(error, "cannot start " + program.arguments.front() + " by " +
+  return Status::from_errno(error, "cannot start " + program.arguments.front() + " from " +
                                        program.file +
                                        " (if this file is damaged, install rcuda-server again)");
 }

@@ -245,8 +245,8 @@ Status WorkerSession::check_request() {
   welcome_.lacking = api::lacking_commands(hello_.commands, api::command_hashes());
   if (!welcome_.lacking.empty()) {
     RCUDA_INFO(
-        "the client is another build: it has %zu commands that this server lacks or defines "
-        "differently, and does not use them",
+        "the client runs another build: it does not use %zu of its commands, which this server "
+        "lacks or defines differently",
         welcome_.lacking.size());
   }
   return {};

@@ -118,7 +118,7 @@ class BuildsTest(unittest.TestCase):
                              f"device 0 0 0 {NOT_SUPPORTED} {NOT_SUPPORTED} {NOT_SUPPORTED} 77 77\n")
             for name in ("cuMemsetD16Async", "cuMemPoolTrimTo"):  # once each
                 self.assertEqual(result.stderr.count(f"without a compatible {name}:"), 1, result.stderr)
-            self.assertIn("the client is another build: it has 3 commands that", server.text())
+            self.assertIn("the client runs another build: it does not use 3 of its commands", server.text())
 
     def test_a_build_without_what_every_program_needs(self):
         for name in ("Signal", "CopyStaged"):

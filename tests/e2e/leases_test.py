@@ -186,7 +186,7 @@ class LeasesTest(unittest.TestCase):
                                    env=self.environment(server, "shm", RCUDA_WAIT="100s"))
         self.addCleanup(program.stderr.close)
         line = program.stderr.readline()
-        self.assertIn("waiting, place 1", line)
+        self.assertIn("waiting at place 1 of the queue", line)
         self.assertIn("device 0 is leased exclusively", line)
         self.must(server, "revoke", "--job", "slurm 1")
         self.assertEqual(program.wait(timeout=120), 0)

@@ -201,7 +201,7 @@ class LoadingTest(unittest.TestCase):
         shown = self.run_program(os.path.join(BUILD, "bin/rcuda-smi"), "--json", RCUDA_DEVICES=self.devices)
         first, second = (server["nccl"] for server in json.loads(shown.stdout))
         self.assertEqual(first, f"NCCL 2.29.7 from {os.path.realpath(NCCL)}")
-        self.assertEqual(second, "no NCCL: its setting `nccl` is none")
+        self.assertEqual(second, "no NCCL: the server's setting `nccl` is none")
 
     def test_address_outside_of_the_networks(self):
         # The id contains the address of a rank on the loopback interface. The second server allows only other networks.

@@ -131,7 +131,7 @@ class QuotasTest(unittest.TestCase):
         process.wait()
 
     def check_waits(self, process, *texts):
-        self.assertTrue(eventually(lambda: "waiting, place" in self.said(process)), self.said(process))
+        self.assertTrue(eventually(lambda: "waiting at place" in self.said(process)), self.said(process))
         lines = [line for line in self.said(process).splitlines() if "waiting" in line]
         for text in texts:
             self.assertIn(text, lines[0])
@@ -141,7 +141,7 @@ class QuotasTest(unittest.TestCase):
         self.assertEqual(process.wait(timeout=120), 1)
         said = self.said(process)
         self.assertIn("cudaErrorNoDevice", said)
-        line, = [line for line in said.splitlines() if "rcuda[" in line and "waiting, place" not in line]
+        line, = [line for line in said.splitlines() if "rcuda[" in line and "waiting at place" not in line]
         for text in texts:
             self.assertIn(text, line)
 
@@ -187,14 +187,14 @@ class QuotasTest(unittest.TestCase):
             with self.subTest(transport=transport):
                 first = self.start_session(server, transport)
                 second = self.start(server, transport, wait="10m")
-                self.check_waits(second, f"127.0.0.1:{server.port}: waiting, place 1: user ",
+                self.check_waits(second, f"127.0.0.1:{server.port}: waiting at place 1 of the queue: user ",
                                  "has 1 session, as many as it may have")
                 third = self.start(server, transport, wait="10m")
-                self.check_waits(third, "place 2: ")
+                self.check_waits(third, "place 2 of the queue: ")
                 self.assertEqual(self.waiting(server), 2)
                 self.end(first)
                 self.assertEqual(second.stdout.readline(), "running\n", self.said(second))
-                self.assertTrue(eventually(lambda: "place 1: " in self.said(third)), self.said(third))
+                self.assertTrue(eventually(lambda: "place 1 of the queue: " in self.said(third)), self.said(third))
                 self.end(second)
                 self.assertEqual(third.stdout.readline(), "running\n", self.said(third))
                 self.end(third)
@@ -205,7 +205,7 @@ class QuotasTest(unittest.TestCase):
         server = self.server(options=["--max-sessions", "1"])
         first = self.start_session(server, "shm")
         second = self.start(server, "tcp", wait="10m")
-        self.check_waits(second, "place 1: all 1 sessions of the server are taken")
+        self.check_waits(second, "place 1 of the queue: all 1 sessions of the server are taken")
         self.end(first)
         self.assertEqual(second.stdout.readline(), "running\n", self.said(second))
 
@@ -223,9 +223,9 @@ class QuotasTest(unittest.TestCase):
         server = self.server("[limits.user]\nsessions = 1\n")
         first = self.start_session(server, "shm")
         second = self.start(server, "tcp", wait="10m")
-        self.check_waits(second, "place 1: ")
+        self.check_waits(second, "place 1 of the queue: ")
         third = self.start(server, "shm", wait="10m")
-        self.check_waits(third, "place 2: ")
+        self.check_waits(third, "place 2 of the queue: ")
         self.end(second)
         self.assertTrue(eventually(lambda: self.waiting(server) == 1))
         self.end(first)
@@ -238,7 +238,7 @@ class QuotasTest(unittest.TestCase):
             with self.subTest(transport=transport):
                 other = self.start_session(second, transport)
                 program = self.start([first, second], transport, wait="10m")
-                self.check_waits(program, "place 1: ")
+                self.check_waits(program, "place 1 of the queue: ")
                 time.sleep(3)
                 self.end(other)
                 self.assertEqual(program.stdout.readline(), "running\n", self.said(program) + first.text())
@@ -252,7 +252,7 @@ class QuotasTest(unittest.TestCase):
                              options=["--audit", self.path("audit")])
         first = self.start_session(server, "tcp")
         second = self.start(server, "tcp", wait="10m")
-        self.check_waits(second, "place 1: ")
+        self.check_waits(second, "place 1 of the queue: ")
         os.kill(server.sessions(BUILD)[first.pid], signal.SIGKILL)
         self.assertEqual(second.stdout.readline(), "running\n", self.said(second))
         record, = audit_lines(self.path("audit"), "session")

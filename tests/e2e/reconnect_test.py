@@ -174,8 +174,8 @@ class ReconnectTest(AuthCase):
         self.assertIn(run.pid, server.sessions(self.build))
         waited = self.run_program([server.address()], RCUDA_WAIT="60s")
         self.assert_works(waited)
-        self.assertRegex(waited.stderr, "waiting, place 1: .*; the server ends a disconnected session for this program( 30s "
-                         "after it was disconnected)?, unless its client connects again\n")
+        self.assertRegex(waited.stderr, "waiting at place 1 of the queue: .*; the server ends a disconnected session for this "
+                         "program( 30s after it was disconnected)?, unless its client connects again\n")
         self.check_taken(server, proxy, run, worker)
 
     # An allocation of another program never waits, so it ends no disconnected session. That program prints one line about

@@ -96,9 +96,8 @@ std::optional<int> parse(int argc, char** argv, Options* options) {
   line.option("-t,--transport", &options->transport, "auto, " + transport::medium_names())
       .one_of(transports);
   line.option("--wait", &options->wait,
-              "how long to wait for a server that is busy, restarts or drains, "
-              "such as "
-              "60s (RCUDA_WAIT)")
+              "how long to wait for a server that is busy, restarts or drains, such as 60s "
+              "(RCUDA_WAIT)")
       .check([](const std::string& text) {
         if (parse_time(text)) return Status();
         return Status(Code::kInvalidArgument,

@@ -26,8 +26,8 @@ constexpr char kLegend[] = R"(
   PHB   under one PCIe host bridge
   NODE  on one NUMA node
   SYS   on different NUMA nodes
-  HOST  of different servers of one machine
-  NET   of different machines
+  HOST  on different servers of one machine
+  NET   on different machines
   -     not known
   *     the two GPUs have the same NIC
   NIC   the RDMA adapter that is nearest to the GPU, and the path to it

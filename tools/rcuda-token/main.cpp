@@ -222,9 +222,9 @@ Status create(const Options& options) {
   if (!runs_server()) {
     std::fprintf(
         stderr,
-        "rcuda-token: no rcuda-server is visible on this machine, %s: the token is only for a "
-        "server that starts here with %s; for a server of another machine, run rcuda-token "
-        "create there\n",
+        "rcuda-token: no rcuda-server is visible on this machine (%s): the token is valid only for "
+        "a server that runs here with the certificate %s; for a server of another machine, run "
+        "rcuda-token create there\n",
         host_name().c_str(), options.certificate.c_str());
   }
   return {};

@@ -508,11 +508,12 @@ std::string TcpLink::take_region_put(const PutHeader& header, bool* whole) {
 std::string TcpLink::take_acknowledgement(const PutHeader& header, bool* whole) {
   Acknowledgement acknowledgement;
   if (!reconnects_ || header.place != kAcknowledged || header.bytes != sizeof acknowledgement) {
-    return violation("the peer sent an acknowledgement of " + std::to_string(header.bytes) +
-                     " bytes with offset " + std::to_string(header.place - kAcknowledged) +
-                     (reconnects_ ? "; " + std::to_string(sizeof acknowledgement) +
-                                        " bytes and offset 0 are valid"
-                                  : " on a connection that cannot reconnect and needs none"));
+    return violation(
+        "the peer sent an acknowledgement of " + std::to_string(header.bytes) +
+        " bytes with offset " + std::to_string(header.place - kAcknowledged) +
+        (reconnects_
+             ? "; " + std::to_string(sizeof acknowledgement) + " bytes and offset 0 are valid"
+             : " on a connection that cannot reconnect, where acknowledgements are invalid"));
   }
   if (end_ - begin_ < sizeof header + sizeof acknowledgement) return {};
   std::memcpy(&acknowledgement, buffer_.data() + begin_ + sizeof header, sizeof acknowledgement);

@@ -133,9 +133,9 @@ std::optional<Grant> ask_controller(uint32_t job, std::string* error) {
   slurm_free_job_info_msg(answer);
   if (!found) {
     *error =
-        "the job has no remote GPUs: submit the job with --rcuda=N (sbatch, salloc or srun); if it "
-        "was "
-        "submitted so, make rcuda-slurmctld the PrologSlurmctld of slurm.conf";
+        "the job has no remote GPUs: submit the job with --rcuda=N (sbatch, salloc or srun); if "
+        "the job was submitted with --rcuda, make rcuda-slurmctld the PrologSlurmctld of "
+        "slurm.conf";
   }
   return found;
 }

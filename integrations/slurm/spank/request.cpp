@@ -51,8 +51,8 @@ std::optional<Request> parse_request(std::string_view text, std::string* error) 
   if (!parse_number(text.substr(0, colon), &request.count) || request.count == 0 ||
       request.count > kMostDevices || (colon != text.npos && !is_type(request.type))) {
     *error = "--rcuda=" + std::string(text) +
-             " is not usable: write how many remote GPUs the job needs, and which if there are "
-             "several types (--rcuda=2 or --rcuda=2:h100)";
+             " is not usable: write how many remote GPUs the job needs, and their type if there "
+             "are several (--rcuda=2 or --rcuda=2:h100)";
     return std::nullopt;
   }
   return request;
@@ -76,7 +76,7 @@ std::optional<Bind> parse_bind(std::string_view text, std::string* error) {
   if (text == "job") return Bind::kJob;
   *error = "--rcuda-bind=" + std::string(text) +
            " is not usable: it takes node (the tasks of a node see its part of the job's GPUs), "
-           "task (each sees its own) or job (each sees all)";
+           "task (each task sees its own part) or job (each task sees all GPUs)";
   return std::nullopt;
 }
 

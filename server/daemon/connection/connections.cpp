@@ -171,8 +171,9 @@ void Connections::drop_newcomer(Crowd* crowd) {
   }
   oldest->drop(
       Status(Code::kUnavailable,
-             "too many connections to the server have sent no request yet, and this is the oldest "
-             "of them: try again, and see the server's log for the addresses of the others"));
+             "too many connections to the server have sent no request yet, and this connection "
+             "is the oldest of them: try again, and see the server's log for the addresses of the "
+             "others"));
   next(oldest);
   --most->second;
   --crowd->total;

@@ -421,8 +421,7 @@ void WorkerPool::note_displaced(const Worker& worker, Clock::time_point now) {
   RCUDA_WARN(
       "sessions displace each other: %zu times within the last minute, a session was parked "
       "shortly after it woke, so the GPUs spend much time on moving memory. Raise stay_awake (%s), "
-      "lower "
-      "oversubscribe (%s), or run fewer programs at the same time",
+      "lower oversubscribe (%s), or run fewer programs at the same time",
       displaced_.size(), settings_.stay_awake.text().c_str(),
       settings_.oversubscribe.text().c_str());
 }

@@ -148,7 +148,7 @@ std::optional<Registered> prove_gpudirect(const api::DriverTable& driver, transp
     }
     append_item(&refusals, std::string(name) + ": " + proven.context(), "; ");
   }
-  RCUDA_INFO("no GPUDirect on device %d, copies go through host memory: %s", device,
+  RCUDA_INFO("GPUDirect is unavailable on device %d, so copies go through host memory: %s", device,
              refusals.c_str());
   return std::nullopt;
 }

@@ -182,8 +182,8 @@ std::unique_ptr<BlockDigests> BlockDigests::make(const api::DriverTable& driver,
   if (result == CUDA_SUCCESS) made->memory_ = memory.take(context.id, needed, &result);
   if (result != CUDA_SUCCESS) {
     RCUDA_WARN(
-        "cannot detect which blocks the GPU changes in mirrored memory of %s: CUDA error %d; the "
-        "memory is not mirrored",
+        "cannot mirror %s of memory, because the worker cannot detect which blocks the GPU "
+        "changes: CUDA error %d",
         exact_bytes_text(bytes).c_str(), static_cast<int>(result));
     return nullptr;
   }

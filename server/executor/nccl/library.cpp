@@ -11,14 +11,14 @@ namespace {
 constexpr char kName[] = "libnccl.so.2";
 
 Result<NcclLibrary> open_library(const std::string& choice) {
-  if (choice == "none") return Status(Code::kUnsupported, "its setting `nccl` is none");
+  if (choice == "none") return Status(Code::kUnsupported, "the server's setting `nccl` is none");
   const std::string file = choice == "auto" ? kName : choice;
   void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) {
     const char* const why = ::dlerror();
-    return Status(Code::kNotFound, std::string("it cannot load NCCL (") + (why ? why : file) +
-                                       "); set `nccl` in its server.toml to the path of a " +
-                                       kName);
+    return Status(Code::kNotFound,
+                  std::string("the server cannot load NCCL (") + (why ? why : file) +
+                      "); set `nccl` in its server.toml to the path of a " + kName);
   }
   NcclLibrary loaded;
   link_map* map = nullptr;

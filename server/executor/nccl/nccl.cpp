@@ -261,7 +261,7 @@ void Nccl::lose_now(const std::vector<uint64_t>& tags) {
       return tag == communicator->tag || tag == communicator->parent_tag;
     });
     if (!is_named || communicator->is_lost.exchange(true)) continue;
-    RCUDA_WARN("calls on an NCCL communicator fail: the worker of another of its ranks has died");
+    RCUDA_WARN("calls on an NCCL communicator fail: the worker of another rank has died");
     lost.push_back(communicator.get());
   }
   const auto is_new = [&](const NcclStep& step) {

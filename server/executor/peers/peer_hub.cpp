@@ -298,8 +298,8 @@ Result<std::unique_ptr<transport::Link>> PeerHub::connect_peer(Attempt& attempt,
   auto answer = wire::read_message(*stream, deadline);
   if (!answer) return sent.ok() ? answer.status() : sent;
   if (answer->first == wire::MessageType::kRefusal) {
-    return wire::refusal_error(answer->second, "the other worker refused", Code::kUnavailable,
-                               {Code::kUnsupported, Code::kDenied});
+    return wire::refusal_error(answer->second, "the other worker refused the connection",
+                               Code::kUnavailable, {Code::kUnsupported, Code::kDenied});
   }
   if (answer->first != wire::MessageType::kPeerWelcome) {
     return Status(Code::kProtocol, "the other worker answered PeerHello with a message of type " +
@@ -439,7 +439,7 @@ Result<Socket> PeerHub::take_caller(Attempt& attempt, uint32_t stream, std::stri
                                     tls::Role::kServer, patience);
     if (medium) *medium = caller.hello.medium;
     if (socket || Clock::now() >= deadline) return socket;
-    RCUDA_WARN("a connection in the name of %s is closed: %s",
+    RCUDA_WARN("closed a connection that claims to come from %s: %s",
                other_server(attempt.introduction).c_str(), socket.status().message().c_str());
   }
 }

@@ -211,7 +211,7 @@ TEST(PlannerTest, CopiesInATrainGoInFewLargeChunks) {
 TEST(PlannerTest, ReasonIsOneLine) {
   Planner planner({}, verbs_gpudirect(), published_testbed());
   const Plan plan = *planner.plan(64 * kMiB, true);
-  EXPECT_THAT(plan.reason, HasSubstr("least of"));
+  EXPECT_THAT(plan.reason, HasSubstr("fastest of"));
   EXPECT_EQ(plan.reason.find('\n'), std::string::npos);
 }
 
