@@ -4,7 +4,10 @@
 // blocking call. Each copy uses other host memory than the previous copy, so its bytes are not in
 // the processor's caches. remote_vs_native.py --copies runs this program.
 //
-//   copies [SIZE]...      64k 128k 192k 256k 512k 1m 4m 16m 64m; default: from 512k on
+//   copies [--pause US] [SIZE]...
+//
+// Sizes: 64k 128k 192k 256k 512k 1m 4m 16m 64m; by default those from 512k on. --pause: the host
+// works for this time between two copies.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -26,6 +29,8 @@ constexpr struct {
               {"4m", 4u << 20},     {"16m", 16u << 20},   {"64m", 64u << 20}};
 constexpr size_t kLeastByDefault = 512u << 10;
 
+double pause_us = 0;
+
 // Calls copy() with offsets in the host's memory. Returns the time of each call in microseconds.
 template <typename Copy>
 std::vector<double> times_of(size_t bytes, const Copy& copy) {
@@ -33,6 +38,9 @@ std::vector<double> times_of(size_t bytes, const Copy& copy) {
   std::vector<double> times;
   size_t at = 0;
   for (int i = -3; i < rounds; ++i, at = at + 2 * bytes > kWalk ? 0 : at + bytes) {
+    const auto begin = Clock::now();
+    while (us_since(begin) < pause_us) {
+    }
     const auto start = Clock::now();
     copy(at);
     if (i >= 0) times.push_back(us_since(start));
@@ -47,6 +55,11 @@ void print(const char* what, bool up, const char* size, std::vector<double> time
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 2 && std::strcmp(argv[1], "--pause") == 0) {
+    pause_us = std::atof(argv[2]);
+    argc -= 2;
+    argv += 2;
+  }
   cudaStream_t stream;
   char *device, *pinned;
   CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));

@@ -3,7 +3,7 @@
 
     remote_vs_native.py --build FOLDER [--rounds 3] [--torch-rounds 1] [--transports shm,tcp] [--device 0]
                         [--before FOLDER] [--budget SECONDS] [--driver nvidia] [--managed | --small-mapped | --short |
-                        --copies [SIZE ...] | --script NAME] [--sockets 1,2,4,8] [--cores SERVER[/CLIENT] ...]
+                        --copies [SIZE ...] [--pause US] | --script NAME] [--sockets 1,2,4,8] [--cores SERVER[/CLIENT] ...]
                         [--torch [PART ...]]
 
 Starts an rcuda-server on this machine, runs bench/remote_vs_native/figures natively and over every
@@ -20,7 +20,8 @@ with RCUDA_RECONNECT; "movable" is shm to a server with movable_memory (docs/par
 the ratio to that build, and the largest ratio between two rounds of that build, which shows the noise.
 --managed runs bench/managed instead: managed memory by access pattern. --small-mapped runs small_mapped instead: a
 launch and its wait beside thousands of small mapped allocations. --short runs short_waits instead: the column "least"
-is the least time of any forwarding over shared memory. --copies runs copies instead (the sizes from 512k on, or those named).
+is the least time of any forwarding over shared memory. --copies runs copies instead (the sizes from 512k on, or those named),
+with --pause after a pause before each copy.
 --script runs a script of this folder: torch_copies.py or openmm_steps.py.
 --sockets adds bench/p2p/sockets with these numbers of streams to the rounds of --copies: plain sockets for tcp, plain
 sockets and OpenSSL's streams for tls, one thread's memcpy into shared memory for shm. Tables show the ratio to the best
@@ -265,6 +266,7 @@ def parse_arguments():
     instead.add_argument("--short", action="store_const", dest="program", const="remote_vs_native/short_waits")
     instead.add_argument("--copies", nargs="*", choices=list(SIZES), metavar="SIZE")
     instead.add_argument("--script", dest="program", metavar="NAME")
+    parser.add_argument("--pause", help="for --copies: microseconds between two copies")
     parser.add_argument("--sockets", help="numbers of streams, for --copies")
     parser.add_argument("--cores", nargs="+", default=[""], metavar="SERVER[/CLIENT]", help="processors, as for taskset")
     parser.add_argument("--torch", nargs="*", metavar="PART")
@@ -281,7 +283,7 @@ def program_of(arguments, client_cores):
         return [*bound(client_cores), sys.executable, os.path.join(HERE, arguments.program)]
     return [*bound(client_cores), os.path.join(os.path.abspath(arguments.build), "bench",
                                                arguments.program or "remote_vs_native/figures"),
-            *(arguments.copies or [])]
+            *(["--pause", arguments.pause] if arguments.pause else []), *(arguments.copies or [])]
 
 
 def compare(arguments, server_cores, client_cores):

@@ -36,7 +36,7 @@ using Window = wire::ClientWindow;
 std::chrono::nanoseconds spin_time(const transport::MediumTraits& medium) {
   const unsigned cores = usable_processors();
   if (cores < 4) return std::chrono::microseconds(3);
-  if (medium.copies_by_cpu) return std::chrono::microseconds(50);
+  if (medium.copies_by_cpu) return std::chrono::microseconds(cores < 16 ? 50 : 1000);
   return std::chrono::microseconds(cores < 8 ? 200 : 5000);
 }
 

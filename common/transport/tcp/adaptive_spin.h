@@ -13,7 +13,10 @@ namespace rcuda::transport {
 
 class AdaptiveSpin {
  public:
-  static constexpr int kMost = 4;
+  // With 50 us as the least, gaps of up to 800 us are covered: an OpenMM step of 120 us takes 145 us
+  // over TCP instead of 170 with 4 times the least, and a copy of 64 KB every 300 us takes 96 us
+  // instead of 160 (H200). Eight sessions on eight processors are 1 % slower.
+  static constexpr int kMost = 16;
 
   // If `least` is zero, the thread never polls.
   explicit AdaptiveSpin(std::chrono::nanoseconds least) : least_(least), limit_(least) {}
