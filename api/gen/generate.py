@@ -29,7 +29,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 TABLE = REPOSITORY / "api" / "table"
 # Symbols that only the client library exports besides the driver's functions:
 # client/settings/sanitizers.h, client/nccl/library.cpp and common/base/first_report.h.
-CLIENT_SYMBOLS = ["__asan_default_options", "rcuda_nccl_functions", "rcuda_reports"]
+CLIENT_SYMBOLS = ["__asan_default_options", "rcuda_nccl_functions", "rcuda_nccl_set_encryption", "rcuda_reports"]
 
 
 def generated_files(toolkit, adaptations, old_versions, functions, overrides):

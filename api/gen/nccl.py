@@ -24,7 +24,7 @@ class Function:
     since: str
     result: str
     parameters: tuple  # (type, name)
-    later: bool  # not forwarded yet
+    early: bool  # client_functions.h has its own function for it
 
     @property
     def declared(self):
@@ -40,8 +40,8 @@ def function_of(name, entry):
     if not name.startswith("nccl") or not match or not PROPERTIES.issuperset(entry) or "since" not in entry:
         raise TableError(f"nccl.toml: {name}: needs since and signature = \"result (type name, ...)\"")
     parameters = [PARAMETER.fullmatch(text) for text in match[2].split(", ") if text]
-    if None in parameters or entry.get("class", "later") != "later":
-        raise TableError(f"nccl.toml: {name}: the signature has an invalid parameter, or class is not \"later\"")
+    if None in parameters or entry.get("class", "early") != "early":
+        raise TableError(f"nccl.toml: {name}: the signature has an invalid parameter, or class is not \"early\"")
     return Function(name, entry["since"], match[1], tuple((p[1], p[2]) for p in parameters), "class" in entry)
 
 
@@ -68,7 +68,7 @@ def emit_forwarded(functions):
     lines = ["// The functions of NCCL that the client forwards.\n", NOTICE,
              '#pragma once\n\n#include "common/nccl/functions.h"\n\n'
              "namespace rcuda::client::nccl {\n\nusing namespace rcuda::nccl;\n\n"]
-    lines += [f"{f.result} {f.name}({f.declared});\n" for f in functions if not f.later]
+    lines += [f"{f.result} {f.name}({f.declared});\n" for f in functions]
     lines.append("\n}  // namespace rcuda::client::nccl\n")
     return "".join(lines)
 
@@ -80,6 +80,9 @@ def emit_exports(functions):
              "using namespace rcuda::nccl;\n\n"]
     for f in functions:
         for name in (f.name, f"p{f.name}"):
+            if f.early:
+                lines.append(f"RCUDA_EXPORT {f.result} {name}({f.declared}) {{ return early::{f.name}({f.arguments}); }}\n")
+                continue
             lines.append(f"RCUDA_EXPORT {f.result} {name}({f.declared}) {{\n"
                          "  const Functions* const functions = client_functions();\n"
                          f"  if (!functions) {FAILURES[f.result]}\n"
@@ -89,17 +92,10 @@ def emit_exports(functions):
 
 
 def emit_client(functions):
-    """The client's table. Functions that are not forwarded yet report that."""
-    lines = [NOTICE, '#include "client/nccl/forwarded.h"\n#include "client/nccl/not_forwarded.h"\n\n'
+    """The client's table."""
+    lines = [NOTICE, '#include "client/nccl/forwarded.h"\n\n'
              "namespace rcuda::client::nccl {\n\nextern const Functions kFunctions;\nconst Functions kFunctions = {\n"]
-    for f in functions:
-        if not f.later:
-            lines.append(f"    &{f.name},\n")
-            continue
-        types = ", ".join(kind.strip() for kind, _ in f.parameters)
-        body = f'return not_forwarded("{f.name}");' if f.result == "int" else (
-            f'(void)not_forwarded("{f.name}"); return {f.result}();')
-        lines.append(f"    []({types}) -> {f.result} {{ {body} }},\n")
+    lines += [f"    &{f.name},\n" for f in functions]
     lines.append("};\n\n}  // namespace rcuda::client::nccl\n")
     return "".join(lines)
 

@@ -39,6 +39,16 @@ std::string variables_of_program() {
   return all;
 }
 
+// What the program has passed to ncclSetEncryption().
+struct Encryption {
+  bool is_set = false;
+  std::string psk;  // empty: the mode is EncryptionConfig::kNone
+};
+Mutex opening_mutex;
+Encryption& encryption RCUDA_GUARDED_BY(opening_mutex) = *new Encryption;  // never destroyed
+// The first error of the workers' ncclSetEncryption().
+int encryption_result RCUDA_GUARDED_BY(opening_mutex) = kSuccess;
+
 struct Opening {
   Session* session = nullptr;
   Session::PendingCall call;
@@ -55,43 +65,51 @@ std::vector<Known>& known() {
 }
 
 // Returns the version of the worker's library. An error names the server and the reason.
-Result<int> finish(Opening& opening) {
+Result<int> finish(Opening& opening) RCUDA_REQUIRES(opening_mutex) {
   Session& session = *opening.session;
   Reply reply;
   const CUresult result = session.finish(opening.call, &reply);
   const std::span<const std::byte> body = reply.body();
+  struct Head {
+    int32_t version = 0;
+    uint32_t waits = 1;
+    int32_t encryption = kSuccess;
+    uint32_t reserved = 0;
+  } head;
   constexpr size_t kHead = sizeof(wire::NcclOpenReply) - sizeof(wire::ReplyHeader);
+  static_assert(sizeof head == kHead);
   if (result != CUDA_SUCCESS || body.size() < kHead) {
     return Status::from_cuda(result, session.name() + " cannot load NCCL; see the server's log");
   }
-  int32_t found = 0;
-  uint32_t waits = 1;
-  std::memcpy(&found, body.data(), sizeof found);
-  std::memcpy(&waits, body.data() + sizeof found, sizeof waits);
+  std::memcpy(&head, body.data(), sizeof head);
   const std::string text(reinterpret_cast<const char*>(body.data()) + kHead, body.size() - kHead);
-  if (found == 0) return Status(Code::kNotFound, session.name() + " has no NCCL: " + text);
-  known()[session.index()] = {found, waits != 0};
-  RCUDA_DEBUG("%s has NCCL %d (%s)", session.name().c_str(), found, text.c_str());
-  return found;
+  if (head.version == 0) return Status(Code::kNotFound, session.name() + " has no NCCL: " + text);
+  if (encryption_result == kSuccess) encryption_result = head.encryption;
+  known()[session.index()] = {head.version, head.waits != 0};
+  RCUDA_DEBUG("%s has NCCL %d (%s)", session.name().c_str(), head.version, text.c_str());
+  return head.version;
 }
 
 // Returns the lowest version of the servers' libraries.
-Result<int> open_on_servers() {
-  const std::string variables = variables_of_program();
-  const wire::NcclOpenBody body{static_cast<uint32_t>(variables.size()), 0};
+Result<int> open_on_servers() RCUDA_REQUIRES(opening_mutex) {
+  const std::string variables = variables_of_program(), tail = variables + encryption.psk;
+  const wire::NcclOpenBody body{static_cast<uint32_t>(variables.size()),
+                                static_cast<uint32_t>(encryption.psk.size()), encryption.is_set, 0};
+  encryption_result = kSuccess;
   std::list<Opening> openings;
   known().resize(Process::get().sessions().size());
   for (const auto& session : Process::get().sessions()) {
-    if (!session->must_encrypt()) continue;
+    if (!session->must_encrypt() || !encryption.psk.empty()) continue;
     return Status(Code::kUnsupported,
                   "RCUDA_SECURITY=tls forbids NCCL's connections between servers, which are not "
-                  "encrypted; RCUDA_SECURITY=auto allows them where servers trust their network");
+                  "encrypted: call ncclSetEncryption before other functions of NCCL, or set "
+                  "RCUDA_SECURITY=auto, which allows them where servers trust their network");
   }
   for (const auto& session : Process::get().sessions()) {
     Opening& opening = openings.emplace_back();
     opening.session = session.get();
     session->begin(session->in_context(wire::primary_context_id(0)),
-                   {body, std::as_bytes(std::span(variables))},
+                   {body, std::as_bytes(std::span(tail))},
                    {.reply_bytes = wire::Channel::kMostReplyBytes}, &opening.call);
   }
   Result<int> lowest = INT_MAX;
@@ -168,18 +186,25 @@ int result_of(CUresult error) {
   }
 }
 
-Status open_library() {
-  if (version.load() != 0) return {};
-  static Mutex mutex;
+Status open_library(bool again) {
+  if (version.load() != 0 && !again) return {};
   static auto& failed = *new Status();  // never destroyed: other threads may call at exit
-  MutexLock lock(mutex);
-  if (version.load() != 0 || !failed.ok()) return failed;
+  MutexLock lock(opening_mutex);
+  if (!again && (version.load() != 0 || !failed.ok())) return failed;
   if (const CUresult ready = Process::get().initialize(); ready != CUDA_SUCCESS) {
     return Status::from_cuda(ready, "rcuda has no device, see its earlier message");
   }
   const Result<int> opened = open_on_servers();
   if (opened.ok()) version = *opened;
   return failed = opened.ok() ? Status() : opened.status();
+}
+
+// The caller has noted the arguments (rcuda_nccl_set_encryption()).
+int ncclSetEncryption(const EncryptionConfig*) {
+  const Status opened = open_library(true);
+  if (!opened.ok()) RCUDA_ERROR("ncclSetEncryption failed: %s", opened.context().c_str());
+  MutexLock lock(opening_mutex);
+  return opened.ok() ? encryption_result : int{kSystemError};
 }
 
 int library_version() { return version.load(); }
@@ -206,4 +231,25 @@ extern "C" __attribute__((visibility("default"))) const rcuda::nccl::Functions*
 rcuda_nccl_functions() {
   static const rcuda::nccl::Functions* const chosen = rcuda::client::nccl::choose();
   return chosen;
+}
+
+// ncclSetEncryption() of libnccl.so.2. Notes the arguments before the choice of the NCCL, because
+// an encrypted session may use its server's NCCL only if NCCL encrypts, too.
+extern "C" __attribute__((visibility("default"))) int rcuda_nccl_set_encryption(
+    const rcuda::nccl::EncryptionConfig* config) {
+  using namespace rcuda::client::nccl;
+  const bool has_psk = config && config->mode == EncryptionConfig::kPsk;
+  if (!config || config->size < sizeof *config || config->magic != kConfigMagic ||
+      (!has_psk && config->mode != EncryptionConfig::kNone) || (has_psk && !config->psk)) {
+    return kInvalidArgument;
+  }
+  const std::string psk = has_psk ? config->psk : "";
+  if (has_psk ? psk.empty() || psk.size() > kMostPskBytes : false) return kInvalidArgument;
+  {
+    rcuda::MutexLock lock(opening_mutex);
+    encryption = {true, psk};
+  }
+  const Functions* const functions = rcuda_nccl_functions();
+  if (!functions->ncclSetEncryption) return kInvalidUsage;  // the program's own NCCL is too old
+  return functions->ncclSetEncryption(config);
 }

@@ -1,5 +1,6 @@
 #include "client/nccl_stub/client_functions.h"
 
+#include <atomic>
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
@@ -13,11 +14,7 @@ extern "C" __attribute__((visibility("default"))) const char rcuda_nccl_stub = 1
 namespace {
 
 using Find = const rcuda::nccl::Functions* (*)();
-constexpr char kSymbol[] = "rcuda_nccl_functions";
-
-Find find_in(void* library) {
-  return library ? reinterpret_cast<Find>(::dlsym(library, kSymbol)) : nullptr;
-}
+using SetEncryption = int (*)(const rcuda::nccl::EncryptionConfig*);
 
 // Loads the client library of the same installation: this library's folder also has libcuda.so.1.
 void* load_own() {
@@ -29,12 +26,15 @@ void* load_own() {
   return ::dlopen((folder + "/libcuda.so.1").c_str(), RTLD_NOW | RTLD_GLOBAL);
 }
 
-// A libcuda.so.1 that the program has already loaded is the client library.
-const rcuda::nccl::Functions* find_client() {
-  Find find = find_in(RTLD_DEFAULT);
-  if (!find) find = find_in(::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD));
-  if (!find) find = find_in(load_own());
-  if (find) return find();
+// Returns the symbol of the client library. A libcuda.so.1 that the program has already loaded is
+// this library. Returns null if the library cannot be loaded; the first call reports that.
+void* find_in_client(const char* name) {
+  const auto find_in = [name](void* library) { return library ? ::dlsym(library, name) : nullptr; };
+  void* found = ::dlsym(RTLD_DEFAULT, name);
+  if (!found) found = find_in(::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD));
+  if (!found) found = find_in(load_own());
+  static std::atomic<bool> is_reported{false};
+  if (found || is_reported.exchange(true)) return found;
   const char* const why = ::dlerror();
   std::fprintf(
       stderr, "rcuda: libnccl.so.2 of rcuda cannot load librcuda.so: %s\n",
@@ -45,6 +45,14 @@ const rcuda::nccl::Functions* find_client() {
 }  // namespace
 
 const rcuda::nccl::Functions* client_functions() {
-  static const rcuda::nccl::Functions* const functions = find_client();
+  static const rcuda::nccl::Functions* const functions = [] {
+    const auto find = reinterpret_cast<Find>(find_in_client("rcuda_nccl_functions"));
+    return find ? find() : nullptr;
+  }();
   return functions;
+}
+
+int early::ncclSetEncryption(const rcuda::nccl::EncryptionConfig* config) {
+  const auto set = reinterpret_cast<SetEncryption>(find_in_client("rcuda_nccl_set_encryption"));
+  return set ? set(config) : int{rcuda::nccl::kSystemError};
 }

@@ -7,3 +7,11 @@
 // library cannot be loaded; the first call reports that. Threads: any. Blocking: the first call,
 // while the loader reads the library.
 const rcuda::nccl::Functions* client_functions();
+
+namespace early {
+
+// Passes the call to the client library before client_functions() is called, because the choice of
+// the NCCL depends on it.
+int ncclSetEncryption(const rcuda::nccl::EncryptionConfig* config);
+
+}  // namespace early

@@ -122,6 +122,17 @@ struct SimulationInfo {
   float microseconds = -1;
 };
 
+// The argument of ncclSetEncryption(): how NCCL's sockets carry data.
+struct EncryptionConfig {
+  static constexpr int kNone = 0, kPsk = 1;
+  size_t size = sizeof(EncryptionConfig);
+  unsigned magic = kConfigMagic;
+  unsigned version = 23203;
+  int mode = kNone;
+  const char* psk = nullptr;  // kPsk: the secret that all ranks share
+};
+static_assert(sizeof(EncryptionConfig) == 32);
+
 // Returns the size of one element of a data type, in bytes; 0 if there is no such type.
 constexpr size_t bytes_of_type(int datatype) {
   constexpr size_t kBytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};

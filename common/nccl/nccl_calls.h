@@ -212,6 +212,7 @@ enum class ParameterType : int32_t {
 inline constexpr size_t kMostCommunicators = 4096;  // of a session
 inline constexpr size_t kMostJobs = 256;            // calls of a session that wait for other ranks
 inline constexpr size_t kMostNameBytes = 1024;
+inline constexpr size_t kMostPskBytes = 4096;
 // The largest struct of NCCL's device API that may be sent, and the most elements of one list.
 inline constexpr size_t kMostStructBytes = 8192;
 inline constexpr size_t kMostListItems = 1024;

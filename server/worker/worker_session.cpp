@@ -411,9 +411,10 @@ void WorkerSession::prepare() {
   NcclSettings& nccl = resources_.nccl;
   nccl.library = settings.nccl.get();
   if (!encrypts_because().empty()) {
-    nccl.unavailable =
+    nccl.needs_encryption =
         "the session is encrypted, but NCCL's connections between servers are not; set "
-        "`trusted_fabric` in the server.toml of each server if the network between them is trusted";
+        "`trusted_fabric` in the server.toml of each server if the network between them is "
+        "trusted, or call ncclSetEncryption (NCCL 2.32.3) before other functions of NCCL";
   }
   if (settings.device_isolation.get() == kIsolateSessions && ::getenv(kScopeVariable)) {
     nccl.apart = "NCCL does not use NVLink between this rank and ranks of other sessions on " +

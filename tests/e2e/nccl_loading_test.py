@@ -12,10 +12,11 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 import unittest
 
-from servers import run_tests, Server
+from servers import make_token, run_tests, Server
 
 BUILD = LINKED = NCCL = WHEELS = None
 CONNECT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../python/rcuda/_connect.py")
@@ -73,6 +74,21 @@ PAIR = """
     print("NCCL", version.value)
     print(nccl.ncclCommInitAll(comms, 2, None))
 """
+
+# Sets the encryption, then makes a communicator of both devices. Prints the results.
+ENCRYPTED = """
+    import ctypes, sys
+    class Config(ctypes.Structure):
+        _fields_ = [("size", ctypes.c_size_t), ("magic", ctypes.c_uint), ("version", ctypes.c_uint), ("mode", ctypes.c_int),
+                    ("psk", ctypes.c_char_p)]
+    def config(mode, psk):
+        return ctypes.byref(Config(ctypes.sizeof(Config), 0xcafebeef, 23203, mode, psk))
+    nccl, comms = ctypes.CDLL("libnccl.so.2"), (ctypes.c_void_p * 2)()
+    for psk in sys.argv[1:]:
+        print(nccl.ncclSetEncryption(config(bool(psk), psk.encode() or None)), end=" ")
+    print(nccl.ncclCommInitAll(comms, 2, None))
+"""
+SECRET = "a secret of all ranks"
 
 # The worker of rank 0 refuses its operation, whose buffers overlap. So rank 1 waits until the client aborts it.
 FAILED_GROUP = """
@@ -189,6 +205,30 @@ class LoadingTest(unittest.TestCase):
         result = self.run_remotely(sys.executable, "-c", textwrap.dedent(LACKING))
         self.assertEqual(result.stdout, "5 5\n")  # ncclInvalidUsage
         self.assertEqual(result.stderr.count("ncclSignal"), 1, result.stderr)
+
+    def test_encryption(self):
+        encrypted = textwrap.dedent(ENCRYPTED)
+        self.start({}, {})
+        # A short secret is refused (ncclInvalidArgument). After it, none is set.
+        for secrets, results in ((SECRET,), "0 0"), (("short",), "4 0"), ((SECRET, ""), "0 0 0"):
+            result = self.run_remotely(sys.executable, "-c", encrypted, *secrets)
+            self.assertEqual(result.stdout, results + "\n", result.stderr)
+
+    def test_session_that_must_be_encrypted(self):
+        with tempfile.TemporaryDirectory() as folder:
+            accepts = make_token(BUILD, folder)
+            variables = dict(RCUDA_TRANSPORT="tcp", RCUDA_SECURITY="tls", RCUDA_TOKEN_FILE=os.path.join(folder, "token"))
+            self.start(accepts, accepts)
+            encrypted = textwrap.dedent(ENCRYPTED)
+            # With the secret, ranks use the servers' NCCL. Without it, the program's own, which cannot join two servers.
+            result = self.run_remotely(sys.executable, "-c", encrypted, SECRET, **variables)
+            self.assertEqual(result.stdout, "0 0\n", result.stderr)
+            result = self.run_remotely(sys.executable, "-c", encrypted, RCUDA_NCCL="server", **variables)
+            self.assertNotEqual(result.stdout, "0\n", result.stderr)
+            self.assertIn("call ncclSetEncryption", result.stderr)
+            # The encryption cannot be ended.
+            result = self.run_remotely(sys.executable, "-c", encrypted, SECRET, "", **variables)
+            self.assertEqual(result.stdout, "0 2 0\n", result.stderr)  # ncclSystemError
 
     def test_simulation_ends_its_group(self):
         self.start({})

@@ -159,19 +159,39 @@ CUresult create_communicators(NcclServices& services, NcclBatch& batch) {
   return CUDA_SUCCESS;
 }
 
+void report_refusal(NcclServices& services, const std::string& refusal) {
+  if (refusal.empty() || !first_report("nccl: " + refusal)) return;
+  RCUDA_WARN("NCCL (%s): %s", services.nccl.library()->path.c_str(), refusal.c_str());
+  (void)services.answers.events().output(true, "rcuda: " + refusal + "\n");
+}
+
 }  // namespace
 
 HandlerResult nccl_open(NcclServices& services, const Command& command,
                         const wire::NcclOpenBody& body, std::vector<std::byte>*) {
   BodyReader in(command.tail);
-  std::span<const std::byte> variables;
-  if (!in.bytes(body.variable_bytes, &variables)) return kMalformed;
+  std::span<const std::byte> variables, secret;
+  if (!in.bytes(body.variable_bytes, &variables) || body.psk_bytes > nccl::kMostPskBytes ||
+      !in.bytes(body.psk_bytes, &secret)) {
+    return kMalformed;
+  }
+  std::optional<std::string> psk;
+  if (body.sets_encryption) {
+    psk.emplace(reinterpret_cast<const char*>(secret.data()), secret.size());
+  }
   const bool started = services.nccl.open(
-      lines_of(variables),
-      [&services, target = command.target](const Result<const NcclLibrary*>& library) {
+      lines_of(variables), std::move(psk),
+      [&services, target = command.target](const Result<const NcclLibrary*>& library,
+                                           int encryption) {
+        if (library.ok() && encryption != nccl::kSuccess &&
+            !(*library)->functions.ncclSetEncryption) {
+          report_refusal(services, lacking_text("ncclSetEncryption"));
+        }
         std::vector<std::byte> reply;
         append(&reply, int32_t{library.ok() ? (*library)->version : 0});
         append(&reply, static_cast<uint32_t>(services.nccl.operations_wait()));
+        append(&reply, int32_t{encryption});
+        append(&reply, uint32_t{0});
         const std::string text = library.ok() ? (*library)->path : library.status().context();
         for (const char letter : text.substr(0, nccl::kMostNameBytes)) append(&reply, letter);
         services.answers.reply(target, CUDA_SUCCESS, reply);
@@ -213,12 +233,6 @@ HandlerResult nccl_unique_id(NcclServices& services, const Command& command,
 }
 
 namespace {
-
-void report_refusal(NcclServices& services, const std::string& refusal) {
-  if (refusal.empty() || !first_report("nccl: " + refusal)) return;
-  RCUDA_WARN("NCCL (%s): %s", services.nccl.library()->path.c_str(), refusal.c_str());
-  (void)services.answers.events().output(true, "rcuda: " + refusal + "\n");
-}
 
 void report_apart(NcclServices& services, const NcclBatch& batch) {
   const std::string& line = services.nccl.apart();

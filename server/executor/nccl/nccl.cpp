@@ -45,8 +45,10 @@ Environments& environments() {
 // Adds variables to the environment. Called before the library is loaded, because NCCL reads the
 // values at its first use. A variable that the server's environment has keeps its value. Other
 // threads may read the environment meanwhile, so this function replaces the whole array: setenv()
-// would move it while they read.
-void set_environment(const std::vector<std::string>& variables, const std::string& host_id) {
+// would move it while they read. `only_sockets`: NCCL must use only its sockets between hosts,
+// because it encrypts nothing else.
+void set_environment(const std::vector<std::string>& variables, const std::string& host_id,
+                     bool only_sockets) {
   std::vector<std::string> lines;
   for (const std::string& line : variables) {
     const size_t equals = line.find('=');
@@ -62,7 +64,13 @@ void set_environment(const std::vector<std::string>& variables, const std::strin
   Environments& kept = environments();
   MutexLock lock(kept.mutex);
   std::vector<char*>& all = kept.arrays.emplace_back();
-  for (char** entry = environ; entry && *entry; ++entry) all.push_back(*entry);
+  const auto chooses_network = [](std::string_view entry) {
+    return entry.starts_with("NCCL_NET=") || entry.starts_with("NCCL_IB_DISABLE=");
+  };
+  for (char** entry = environ; entry && *entry; ++entry) {
+    if (!only_sockets || !chooses_network(*entry)) all.push_back(*entry);
+  }
+  if (only_sockets) lines.insert(lines.end(), {"NCCL_NET=Socket", "NCCL_IB_DISABLE=1"});
   for (const std::string& line : lines) {
     const size_t equals = line.find('=');
     const bool is_set = std::ranges::any_of(all, [&](const char* entry) {
@@ -105,6 +113,17 @@ uint64_t tag_of(const NcclStep& step) {
   const uint64_t parts[] = {parent, ++step.communicator->splits,
                             static_cast<uint32_t>(step.call.peer)};
   return hash(parts, sizeof parts);
+}
+
+int set_encryption(const nccl::Functions& functions, const std::string& psk) {
+  if (!functions.ncclSetEncryption) return nccl::kInvalidUsage;
+  static std::deque<std::string> kept;  // NCCL may use the pointer later; one session's few calls
+  nccl::EncryptionConfig config;
+  if (!psk.empty()) {
+    config.mode = nccl::EncryptionConfig::kPsk;
+    config.psk = kept.emplace_back(psk).c_str();
+  }
+  return functions.ncclSetEncryption(&config);
 }
 
 // Whether the environment lets any operation wait for other ranks: NCCL then connects ranks at the
@@ -154,23 +173,43 @@ bool Nccl::run(CUcontext context, std::function<void()> work, std::function<void
   return started;
 }
 
-bool Nccl::open(const std::vector<std::string>& variables, Opened then) {
-  if (library_) {
-    then(library_);
+bool Nccl::open(const std::vector<std::string>& variables, std::optional<std::string> psk,
+                Opened then) {
+  if (library_ && !psk) {
+    then(library_, nccl::kSuccess);
     return true;
   }
-  if (!settings_.unavailable.empty()) {
-    then(Status(Code::kUnsupported, settings_.unavailable));
+  const bool must_encrypt = !settings_.needs_encryption.empty();
+  if (must_encrypt && psk.value_or("").empty()) {
+    then(Status(Code::kUnsupported, settings_.needs_encryption), nccl::kInvalidUsage);
     return true;
   }
-  set_environment(variables, settings_.host_id);
-  operations_wait_ = environment_waits();
-  const auto loaded = std::make_shared<Result<const NcclLibrary*>>(Status(Code::kInternal, ""));
+  if (!library_) {
+    set_environment(variables, settings_.host_id, must_encrypt);
+    operations_wait_ = environment_waits();
+  }
+  struct Loaded {
+    Result<const NcclLibrary*> library{Status(Code::kInternal, "")};
+    int encryption = nccl::kSuccess;
+  };
+  const auto loaded = std::make_shared<Loaded>();
   return run(
-      nullptr, [loaded, library = settings_.library] { *loaded = load_nccl(library); },
+      nullptr,
+      [loaded, library = settings_.library, psk = std::move(psk), must_encrypt] {
+        loaded->library = load_nccl(library);
+        if (!loaded->library.ok() || !psk) return;
+        const nccl::Functions& functions = (**loaded->library).functions;
+        loaded->encryption = set_encryption(functions, *psk);
+        if (!must_encrypt || loaded->encryption == nccl::kSuccess) return;
+        loaded->library = Status(Code::kUnsupported,
+                                 functions.ncclSetEncryption
+                                     ? "the session is encrypted, but ncclSetEncryption returned " +
+                                           std::to_string(loaded->encryption)
+                                     : lacking_text("ncclSetEncryption"));
+      },
       [this, loaded, then = std::move(then)] {
-        if (loaded->ok()) library_ = **loaded;
-        then(*loaded);
+        if (loaded->library.ok()) library_ = *loaded->library;
+        then(loaded->library, loaded->encryption);
       });
 }
 

@@ -15,6 +15,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -38,11 +39,13 @@ class Nccl {
   Nccl(const Nccl&) = delete;
   Nccl& operator=(const Nccl&) = delete;
 
-  using Opened = std::function<void(const Result<const NcclLibrary*>&)>;
+  // `encryption`: the result of ncclSetEncryption().
+  using Opened = std::function<void(const Result<const NcclLibrary*>&, int encryption)>;
   // Sets environment variables (lines NAME=value; skips those that a program may not set), loads
-  // the library, and calls `then` on the executor thread. Returns false if no thread can be
-  // started.
-  bool open(const std::vector<std::string>& variables, Opened then);
+  // the library, and calls `then` on the executor thread. With `psk`, the program's argument of
+  // ncclSetEncryption(), also calls this function; an empty text is EncryptionConfig::kNone.
+  // Returns false if no thread can be started.
+  bool open(const std::vector<std::string>& variables, std::optional<std::string> psk, Opened then);
   // After open(): whether the environment variables let any operation wait for other ranks.
   bool operations_wait() const { return operations_wait_; }
   // Whether work of run() is in progress, or its `then` has not been called.

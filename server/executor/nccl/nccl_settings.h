@@ -11,7 +11,8 @@ namespace rcuda::server {
 
 struct NcclSettings {
   std::string library = "auto";  // as for load_nccl()
-  std::string unavailable;       // why the session may not use NCCL; empty: it may
+  // Why NCCL must encrypt its connections, with the remedy; empty: it need not.
+  std::string needs_encryption;
   // The line that the worker writes to the program's stderr if a communicator has ranks in other
   // sessions; empty: no line.
   std::string apart;

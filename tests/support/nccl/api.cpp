@@ -280,6 +280,20 @@ ncclResult_t ncclGetVersion(int* version) {
   return ncclSuccess;
 }
 
+ncclResult_t ncclSetEncryption(const ncclEncryptionConfig_t* config) {
+  constexpr size_t kLeastBytes = 16;
+  if (!config || config->magic != kNcclMagic || config->mode < 0 || config->mode > 1) {
+    return ncclInvalidArgument;
+  }
+  if (config->mode == 0) {
+    encryption() = 0;
+    return ncclSuccess;
+  }
+  if (!config->psk || std::strlen(config->psk) < kLeastBytes) return ncclInvalidArgument;
+  encryption() = std::hash<std::string>()(config->psk) | 1;
+  return ncclSuccess;
+}
+
 const char* ncclGetErrorString(ncclResult_t result) {
   static constexpr const char* kTexts[] = {"no error",
                                            "unhandled cuda error",

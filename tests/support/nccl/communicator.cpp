@@ -48,6 +48,11 @@ uint64_t process_key() {
   return key;
 }
 
+std::atomic<uint64_t>& encryption() {
+  static std::atomic<uint64_t> value{0};
+  return value;
+}
+
 int library_version() {
   const char* value = std::getenv("TESTNCCL_VERSION");
   return value ? std::atoi(value) : 23203;
@@ -115,7 +120,8 @@ ncclResult_t Communicator::meet(const Id& id) {
   spare_ = Hub::start(Hub::Life::kAgain);
   if ((rank_ == 0 && !hub_) || !spare_)
     return fail(ncclSystemError, "cannot listen for other ranks", true);
-  Member mine{hub_ ? hub_->id() : Id{}, spare_->id(), host(), process_key(), {}, library_version()};
+  Member mine{hub_ ? hub_->id() : Id{}, spare_->id(), host(), process_key(), {},
+              library_version(),        encryption()};
   (void)cuDeviceGetUuid(&mine.device, device_);
   if (!join(id, Lane::kCalls)) {
     (void)fail(ncclRemoteError, "nothing listens at the address of the unique id", true);
@@ -151,6 +157,9 @@ ncclResult_t Communicator::check_members() {
                     pair + " have different versions of NCCL: " + std::to_string(first.version) +
                         " and " + std::to_string(second.version),
                     true);
+      }
+      if (first.encryption != second.encryption) {
+        return fail(ncclSystemError, pair + " have different arguments of ncclSetEncryption", true);
       }
       if (first.host == second.host &&
           std::equal(first.device.bytes, first.device.bytes + 16, second.device.bytes)) {

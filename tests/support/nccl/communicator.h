@@ -41,6 +41,7 @@ struct Member {
   uint64_t process;  // process_key()
   CUuuid device;
   int version;
+  uint64_t encryption;
 };
 
 // A factor of ncclRedOpCreatePreMulSum.
@@ -89,6 +90,9 @@ struct Operation {
 
 // A random number of this process. Processes of different hosts may have equal process ids.
 uint64_t process_key();
+// Of ncclSetEncryption(): 0 without encryption, otherwise a hash of the secret. Ranks with different
+// values cannot meet, because NCCL cannot decrypt their messages.
+std::atomic<uint64_t>& encryption();
 int library_version();  // TESTNCCL_VERSION, by default that of nccl_api.h
 
 // One thread at a time uses a communicator; abort() and queries may come from any thread. enter()

@@ -76,9 +76,18 @@ struct ncclSimInfo_t {
   float estimatedTime = -1;
 };
 
+struct ncclEncryptionConfig_t {
+  size_t size = sizeof(ncclEncryptionConfig_t);
+  unsigned magic = kNcclMagic;
+  unsigned version = 23203;
+  int mode = 0;  // 1: `psk` is the secret of all ranks
+  const char* psk = nullptr;
+};
+
 ncclResult_t ncclGetVersion(int* version);
 const char* ncclGetErrorString(ncclResult_t result);
 const char* ncclGetLastError(ncclComm_t comm);
+ncclResult_t ncclSetEncryption(const ncclEncryptionConfig_t* config);
 ncclResult_t ncclMemAlloc(void** pointer, size_t size);
 ncclResult_t ncclMemFree(void* pointer);
 

@@ -131,7 +131,7 @@ TEST_F(NcclTest, AnEntryOfTheEnvironmentMayBeShort) {
   char** const before = environ;
   char* entries[] = {entry, nullptr};
   environ = entries;
-  EXPECT_TRUE(nccl_->open({"NCCL_DEBUG=WARN"}, [](const Result<const NcclLibrary*>&) {}));
+  EXPECT_TRUE(nccl_->open({"NCCL_DEBUG=WARN"}, {}, [](const Result<const NcclLibrary*>&, int) {}));
   const char* const value = std::getenv("NCCL_DEBUG");
   EXPECT_STREQ(value, "WARN");
   environ = before;
