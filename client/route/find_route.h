@@ -46,7 +46,7 @@ CudaResult<Route> find_work_route(CUstream stream);
 // (capture.h). Returns CUDA_ERROR_INVALID_HANDLE if the handle is not a live stream.
 CudaResult<StreamRoute> find_stream_route(CUstream stream);
 // Returns the route of a stream for commands that run in the context of `route`. The handle of the
-// legacy default stream then means that stream of the route's context. Returns
+// legacy default stream then means the legacy default stream of that context. Returns
 // CUDA_ERROR_INVALID_HANDLE if the stream belongs to another session.
 CudaResult<StreamRoute> find_stream_route(CUstream stream, const Route& route);
 // Calls find_stream_route(stream), then pace(), for calls that send work to the stream. Blocks
