@@ -94,8 +94,9 @@ class InContext {
 
 // ---- objects -----------------------------------------------------------------------------------
 
-// Finds the object of a handle; for libraries and kernels see handles.h. Returns
-// CUDA_ERROR_INVALID_HANDLE if the handle is not a live object.
+// Finds the object of a handle; handles.h has the functions for libraries and kernels. Returns
+// CUDA_ERROR_INVALID_HANDLE if the handle is not a live object, and CUDA_ERROR_CONTEXT_IS_DESTROYED
+// for a released primary context.
 CUresult find_live(const void* handle, wire::Kind kind, const Object** object);
 
 // Creates an object and assigns its id, for a create call. `handle`: the handle for the
