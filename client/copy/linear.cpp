@@ -25,7 +25,7 @@ namespace {
 
 // Copies of pageable memory up to these sizes travel in commands and replies. Larger copies go
 // through the staging region, which saves the worker one copy of the bytes, but over sockets costs
-// the client round trips.
+// the client round trips. So over sockets a larger limit applies, in both directions.
 constexpr size_t kSmallToDevice = 8u << 10;
 constexpr size_t kSmallToHost = CallsInFlight::kMostReplyBytes;
 constexpr size_t kSmallOverSockets = 256u << 10;

@@ -26,7 +26,8 @@ struct Location {
 };
 
 // Fills a new Location. CUDA_ERROR_INVALID_VALUE if [address, address + bytes) exceeds its
-// allocation, or is not the kind of memory that `side` promises.
+// allocation, or is not the kind of memory that `side` promises. Mappings of cuMemMap may be
+// exceeded, because adjacent mappings may follow.
 CUresult locate(uint64_t address, size_t bytes, Side side, Location* location);
 
 // The extent of a 2D or 3D copy: bytes per row, rows per slice, and slices.

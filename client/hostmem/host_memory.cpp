@@ -508,8 +508,8 @@ void mirror_now(const Route& route, const void* address, MirrorUse use) {
   MutexLock lock(mirroring_mutex);
   const auto [base, bytes] = unmirrored().find(address);
   if (bytes == 0) return;
-  // Wait for copies in progress that may still write to this process's memory: otherwise mirroring
-  // would send older bytes over their results in the worker.
+  // Wait for copies in progress that may still write to this process's memory. Otherwise mirroring
+  // would overwrite the results of these copies in the worker with older bytes.
   if (Timeline::host_writes_pending()) (void)await_idle(*route.session, route.context);
   RCUDA_INFO(
       "%s of page-locked memory at %p are mirrored on the server from now on, because work on the "

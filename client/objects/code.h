@@ -46,9 +46,9 @@ struct JitOptions {
   std::vector<void*> library_values;
 };
 
-// A count for KnownLimits. Grows when a kernel is launched in another context than at its last
-// launch, and when a graph is launched, because such launches may enlarge the stack of the
-// context's threads.
+// While this count is unchanged, cached stack sizes of contexts are valid (KnownLimits, stream.h).
+// Grows when a kernel is launched in another context than at its last launch, and when a graph is
+// launched, because such launches may enlarge the stack of the context's threads.
 inline std::atomic<uint64_t> stack_change_count{0};
 inline uint64_t stack_changes() { return stack_change_count.load(std::memory_order_acquire); }
 inline void note_stack_change() { stack_change_count.fetch_add(1, std::memory_order_acq_rel); }

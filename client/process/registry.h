@@ -31,7 +31,7 @@ enum class Placement : uint8_t {
   kHost,         // page-locked client memory, usable by kernels at the same address
   kRegistered,   // cuMemHostRegister
   kManaged,      // page-locked client memory; with a session: managed memory of its worker
-  kMapped,       // cuMemMap
+  kMapped,       // cuMemMap; with `openings`: memory of another process (cuIpcOpenMemHandle)
 };
 
 struct Allocation {

@@ -46,7 +46,7 @@ CudaResult<Route> find_work_route(CUstream stream);
 // (capture.h). Returns CUDA_ERROR_INVALID_HANDLE if the handle is not a live stream.
 CudaResult<StreamRoute> find_stream_route(CUstream stream);
 // Returns the route of a stream for commands that run in the context of `route`. The handle of the
-// legacy default stream then means that stream of the route's context. Returns
+// legacy default stream then means the legacy default stream of that context. Returns
 // CUDA_ERROR_INVALID_HANDLE if the stream belongs to another session.
 CudaResult<StreamRoute> find_stream_route(CUstream stream, const Route& route);
 // Calls find_stream_route(stream), then pace(), for calls that send work to the stream. Blocks
@@ -94,8 +94,9 @@ class InContext {
 
 // ---- objects -----------------------------------------------------------------------------------
 
-// Finds the object of a handle; for libraries and kernels see handles.h. Returns
-// CUDA_ERROR_INVALID_HANDLE if the handle is not a live object.
+// Finds the object of a handle; handles.h has the functions for libraries and kernels. Returns
+// CUDA_ERROR_INVALID_HANDLE if the handle is not a live object, and CUDA_ERROR_CONTEXT_IS_DESTROYED
+// for a released primary context.
 CUresult find_live(const void* handle, wire::Kind kind, const Object** object);
 
 // Creates an object and assigns its id, for a create call. `handle`: the handle for the

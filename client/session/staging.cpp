@@ -14,10 +14,10 @@
 namespace rcuda::client {
 namespace {
 
-// Returns the chunk size of a copy. Each thread has two chunks, so that no thread is idle. A chunk
-// has at least 256 KB, because each chunk costs a command. With few processors, over media that
-// copy by CPU, a chunk has at least 1 MB: there, the wake-ups for a command take processor time
-// from the threads that move the bytes.
+// Returns the chunk size of a copy: two chunks for each thread, so that no thread is idle, but at
+// most a slot, and at least 256 KB, because each chunk costs a command. With few processors, over
+// media that copy by CPU, a chunk has at least 1 MB: there, the wake-ups for a command take
+// processor time from the threads that move the bytes.
 size_t chunk_bytes(const transport::MediumTraits& traits, size_t bytes) {
   static const bool has_few_processors = usable_processors() < 4;
   const size_t share = bytes / (2 * copy_threads());
@@ -402,15 +402,15 @@ CUresult Staging::to_host(const Route& route, std::span<const Part> parts) {
     pending_of[lane].push_back(next);
   };
   // If each lane has one chunk, requests these chunks before the other threads wake up. Each lane
-  // needs only this slot. Slots are taken in the order of the lanes, so no lane waits for a slot of
-  // a later lane.
+  // then needs one slot only, and the slots are taken in the order of the lanes, so no lane waits
+  // for a slot of a later lane.
   for (size_t lane = 0; lane < lanes && chunks.size() == lanes; ++lane) {
     const std::optional<Slot> slot = try_acquire(route.timeline);
     if (!slot) break;
     ask(lane, lane, *slot);
   }
-  // A lane with several chunks uses two slots: the worker fills one while the lane empties the
-  // other.
+  // A lane with several chunks uses up to two slots: the worker fills one while the lane empties
+  // the other.
   run_parallel(lanes, [&](size_t lane) {
     std::deque<Pending>& pending = pending_of[lane];
     size_t next = lane + pending.size() * lanes;

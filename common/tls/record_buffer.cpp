@@ -10,8 +10,8 @@
 namespace rcuda::tls {
 namespace {
 
-// Eight records and a part of another. They stay in the second-level cache until they are
-// decrypted.
+// The most bytes of one receive: eight records and a part of another. They stay in the second-level
+// cache until they are decrypted.
 constexpr size_t kReceivedBytes = 136u << 10;
 constexpr size_t kMostKept = 1u << 20;
 

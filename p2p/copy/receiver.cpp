@@ -441,7 +441,8 @@ bool Receiver::start_landing(Incoming& copy, PeerLink& link) {
   return started;
 }
 
-// Whether the chunk has arrived. Returns true only once for each chunk (Arrivals::complete).
+// Whether the chunk has arrived. For a chunk with an immediate, returns true only once: then the
+// immediate is forgotten.
 Result<bool> Receiver::has_come(const ChunkMessage& chunk, PeerLink& link) {
   if (chunk.immediate == 0) return true;
   return link.arrivals.complete(chunk.immediate, chunk.bytes);

@@ -45,17 +45,17 @@ class LegModel {
   LegModel() = default;
   // Makes the simplest model: the leg is busy for latency_us + n/gbps, and delivers delay_us later.
   static LegModel linear(double latency_us, double gbps, double delay_us = 0);
-  // Makes a model from knots. kInvalidArgument if the sizes do not increase from knot to knot, or
-  // if the occupancies decrease.
+  // Makes a model from knots. kInvalidArgument for fewer than two knots, if the sizes do not
+  // increase from knot to knot, if the occupancies decrease, or if a time is negative.
   static Result<LegModel> from_knots(std::vector<Knot> knots);
   // Makes a model from measurements: medians per size, made monotone, without the knots that are
   // within 2 % of a straight line. Needs single transfers of at least two sizes. Repeated samples
   // of a size improve the model, and the median ignores outliers. Trains (transfers > 1) of the
   // same sizes separate delay from occupancy.
   //
-  // With kTogether the occupancy of a size comes only from trains. The rest of a single transfer's
-  // time is the delay, which shows how many bytes must be in flight to fill the leg. The shortest
-  // sample counts instead of the median, and no knot is dropped.
+  // With kTogether the occupancy of a size comes from the trains of this size, if there are any.
+  // The rest of a single transfer's time is the delay, which shows how many bytes must be in flight
+  // to fill the leg. The shortest sample counts instead of the median, and no knot is dropped.
   static Result<LegModel> fit(std::span<const LegSample> samples,
                               Sharing sharing = Sharing::kInTurn);
 

@@ -32,8 +32,8 @@ class Planner {
   // without staging is possible.
   Result<Plan> plan(uint64_t bytes, bool contiguous);
   // Returns the plan for a copy that directly follows another copy in its stream. The two copies
-  // overlap, so the plan does not minimise the time of the single copy. It has equal chunks with a
-  // low cost per byte.
+  // overlap, so the plan does not minimise the time of the single copy: if it stages in host memory
+  // and no strategy is set, it has equal chunks with a low cost per byte. Otherwise as plan().
   Result<Plan> plan_in_train(uint64_t bytes, bool contiguous);
   // Returns the plan for a copy whose memory cannot be mapped or registered: staged in host memory
   // by host_rules(). `reason`: the text for Plan::reason.
@@ -46,8 +46,8 @@ class Planner {
   // Returns the predicted time of a plan; 0 if a leg has not been measured.
   double predict_us(const Plan& plan, uint64_t bytes) const;
   // Returns the table of methods for a contiguous copy, one line each: "host over shm", a tab, and
-  // the predicted time with the best chunking, or the missing requirement. The planned method has a
-  // star.
+  // the predicted time with the best chunking, the missing requirement, or "not measured". The
+  // planned method has a star.
   std::string table(uint64_t bytes);
 
   void set_model(PairModel model);

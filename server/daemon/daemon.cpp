@@ -25,7 +25,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kLongestWait = std::chrono::minutes(1);  // in one poll()
 constexpr auto kSuccessorPause = std::chrono::milliseconds(20);
-constexpr auto kPassAgain = std::chrono::milliseconds(5);  // while the closer does not read
+// The time until the next try when the closer does not read.
+constexpr auto kPassAgain = std::chrono::milliseconds(5);
 
 }  // namespace
 

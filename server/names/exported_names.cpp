@@ -16,7 +16,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Time for the daemon, which handles one request after the other, and for a parked worker to wake.
+// How long a query waits for its answer: the daemon handles one request after the other, and a
+// parked worker must wake before it answers.
 constexpr auto kPatience = std::chrono::minutes(1);
 
 // A worker's answer to another worker about a name.

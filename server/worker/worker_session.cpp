@@ -54,7 +54,8 @@ void refuse(const Socket& client, const Status& status) {
                             Clock::now() + std::chrono::seconds(5));
 }
 
-// From this number of processors on, polling threads need not yield.
+// With at least this number of processors, polling threads keep no other thread from running, so
+// they need not yield.
 constexpr unsigned kManyProcessors = 8;
 // Below this number, polling threads also keep the threads that receive bytes from running.
 constexpr unsigned kFewProcessors = 4;

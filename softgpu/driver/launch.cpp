@@ -123,7 +123,7 @@ CUresult read_attribute(const CUlaunchAttribute& attribute, LaunchShape* shape,
       return value.syncPolicy > CU_SYNC_POLICY_BLOCKING_SYNC ? CUDA_ERROR_INVALID_VALUE
                                                              : CUDA_SUCCESS;
     case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
-    // Permits the kernel to start early. Here it starts only when all earlier work has finished.
+    // Permits an early start. Here, a kernel starts only when all earlier work has finished.
     case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
     case CU_LAUNCH_ATTRIBUTE_PRIORITY:
     case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:

@@ -92,8 +92,8 @@ class MemoryRegistry {
   // nullptr if no allocation contains `address`.
   std::shared_ptr<Allocation> find(uint64_t address) const;
   // Like find(), but the reference also keeps the memory: release_memory() waits until the
-  // reference is dropped. For copies and fills: the context that queued them may be one whose work
-  // the free does not wait for.
+  // reference is dropped. For copies and fills, because a free does not wait for the work of all
+  // contexts.
   std::shared_ptr<Allocation> hold(uint64_t address);
   // The allocation that begins at `address`.
   std::shared_ptr<Allocation> find_base(uint64_t address) const;

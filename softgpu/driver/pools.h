@@ -110,8 +110,9 @@ void observe_frees(Device& device);
 std::shared_ptr<MemoryPool> current_pool(Device& device);
 void set_current_pool(Device& device, std::shared_ptr<MemoryPool> pool);
 
-// Memory for a graph's allocation node, visible to kernels of the devices in `access` (bits by
-// ordinal) while it is allocated. Counted in CU_GRAPH_MEM_ATTR_*.
+// Memory for a graph's allocation node. While it is allocated, it is visible to kernels of the
+// context's device and of the devices in `access` (bits by ordinal). Counted in
+// CU_GRAPH_MEM_ATTR_*.
 CUresult reserve_graph_memory(Context& context, size_t bytes, uint32_t access,
                               CUdeviceptr* address);
 // Called when the node's graph has ended. Releases the memory now, or, if a launch has allocated

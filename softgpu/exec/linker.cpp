@@ -73,7 +73,8 @@ Status Linker::index_functions() {
   return {};
 }
 
-// A strong definition replaces a weak or common one; otherwise the first stays.
+// A strong definition replaces a weak or common one, and two strong ones are an error. Otherwise
+// the first stays.
 Status Linker::choose_variables(Variables* chosen) const {
   for (const auto& unit : units_) {
     for (const ptx::Variable& variable : unit->variables) {

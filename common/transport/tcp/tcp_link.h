@@ -34,8 +34,8 @@
 namespace rcuda::transport {
 
 // Returns the time between two checks of the peer by the receiving thread. If `peer_timeout` is
-// zero, the peer may be silent, and only its host is checked. With `reconnects`, the host is
-// checked more often, because the loss of a connection does not end such a Link.
+// zero, the peer may be silent, and only its host is checked: more often with `reconnects`, because
+// the loss of a connection does not end such a Link.
 std::chrono::milliseconds silence_checks(std::chrono::milliseconds peer_timeout, bool reconnects);
 
 class TcpLink final : public LinkCore {

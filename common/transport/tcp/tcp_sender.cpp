@@ -18,8 +18,8 @@ namespace rcuda::transport {
 namespace {
 
 // Puts that follow each other within this time are a burst. A send costs 3 to 10 us, so gathering
-// the puts of a burst always saves time. Two calls of a thread that waits for the answers are
-// further apart.
+// the puts of a burst saves time. Two calls of a thread that waits for the answers are further
+// apart.
 constexpr auto kBurstGap = std::chrono::microseconds(10);
 // From this put of a run (tcp_sender.h) on, waking the flusher pays off: a wake-up may cost as much
 // as five sends.
@@ -131,7 +131,8 @@ bool TcpSender::make_room(MutexLock& lock, size_t total) {
 }
 
 // Releases the lock before it calls the flusher, because a lingering flusher takes the lock at
-// once. A thread that finds the mutex locked sleeps, which costs both threads more than a send.
+// once. If the flusher found the mutex locked and slept, both threads would lose more time than a
+// send takes.
 void TcpSender::call_flusher(MutexLock& lock) {
   const bool asleep = std::exchange(flusher_asleep_, false);
   lock.unlock();

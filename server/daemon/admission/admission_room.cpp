@@ -24,8 +24,8 @@ std::string Admission::Applicant::lost_hint(bool waited) const {
   return first ? hint_of(first->client, same_user(first->who, user_), waited, "this limit") : "";
 }
 
-// Predicts the decision of in_the_way() at the time when no session is spared any more
-// (LostClient::kSpared).
+// Returns a clause about the session that in_the_way() will end for this applicant when no session
+// is spared any more (LostClient::kSpared); empty without such a session.
 std::string Admission::Applicant::room_hint() const {
   if (!lacks_room()) return "";
   std::vector<const Permit*> over;

@@ -13,7 +13,8 @@
 
 namespace rcuda::server {
 
-// NVML starts within this time, unless it is broken. A client waits longer for its answer.
+// How long the answer to a client waits for missing data. NVML starts within this time, unless it
+// is broken. The client waits longer for its answer.
 inline constexpr auto kLongestReading = std::chrono::seconds(4);
 
 // Returns nothing while NVML is being read or the first worker starts. `late`: kLongestReading is

@@ -10,8 +10,8 @@ PeerHub::Options peer_options(const PeerSettings& settings, Answers& answers, Jo
   PeerHub::Options options{settings};
   options.names = &names;
   options.on_error = [&answers](CUresult error) { answers.latch(error); };
-  // Wakes the executor thread, because a command that its CommandScheduler holds back may wait for
-  // the change.
+  // Wakes the executor thread: the CommandScheduler may hold back a command that can run after this
+  // change.
   options.on_change = [&jobs] { jobs.wake(); };
   // The engine's thread must not wait. So if the event ring is full, the executor thread sends the
   // line.

@@ -164,7 +164,7 @@ BlockDigests::BlockDigests(const api::DriverTable& driver, DigestMemory& all, Co
 
 BlockDigests::~BlockDigests() {
   if (!memory_) return;
-  // Another thread's wait may have queued a comparison in the fetch stream.
+  // A wait of another client thread may have queued a comparison in the fetch stream.
   const bool is_unused =
       !context_.fetch_stream || driver_.cuStreamQuery(context_.fetch_stream) == CUDA_SUCCESS;
   all_.give(context_.id, memory_, memory_bytes(), is_unused);

@@ -26,14 +26,14 @@ class KnownBytes {
   void patched(uint64_t offset, std::span<const std::byte> bytes, const uint8_t* mask);
   void forget() { known_.clear(); }
 
-  // Appends a MirrorPiece, with its bytes, for each part of `now` that the client lacks. These
-  // bytes then count as sent. `answer`: the last answer whose bytes the client has stored; 0: none.
-  // `now`: all bytes of the mirror; the GPU may be writing to them. Returns false and appends
-  // nothing if the client's bytes are unknown, or if the pieces take more than `most_bytes`.
   struct News {
     uint32_t pieces = 0;
     uint64_t answer = 0;
   };
+  // Appends a MirrorPiece, with its bytes, for each part of `now` that the client lacks. These
+  // bytes then count as sent. `answer`: the last answer whose bytes the client has stored; 0: none.
+  // `now`: all bytes of the mirror; the GPU may be writing to them. Returns false and appends
+  // nothing if the client's bytes are unknown, or if the pieces take more than `most_bytes`.
   bool add_news(uint64_t answer, std::span<const std::byte> now, size_t most_bytes,
                 std::vector<std::byte>* out, News* news);
 

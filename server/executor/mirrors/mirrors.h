@@ -131,7 +131,8 @@ class Mirrors {
     // reference to the mirror, so end() resets this member before that.
     std::unique_ptr<BlockDigests> digests;
     bool is_tracked = false;  // has digests, or had digests whose context has ended
-    // Bytes were put into the client's region, so the client has announced the region.
+    // Bytes have been put into the client's region. So the client has announced the region, and a
+    // further put does not wait for that.
     std::atomic<bool> was_put{false};
     Mutex mutex;  // held while the memory is read or written, but not while a thread waits
     bool removed RCUDA_GUARDED_BY(mutex) = false;

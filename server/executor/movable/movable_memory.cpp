@@ -182,7 +182,7 @@ CUresult MovableMemory::free(CUdeviceptr address) {
 CUresult MovableMemory::free_in_order(CUdeviceptr address, CUstream stream) {
   const auto found = mappings_.find(address);
   const bool is_ours = found != mappings_.end() && found->second.owner;
-  // In a capture, the driver refuses plain memory of cuMemAlloc, too.
+  // In a capture, the driver refuses this address, as it would refuse memory of its own cuMemAlloc.
   if (!is_ours || captured_into(driver, stream)) return driver.cuMemFreeAsync(address, stream);
   if (found->second.is_freed) return CUDA_ERROR_INVALID_VALUE;
   Free made{.address = address};

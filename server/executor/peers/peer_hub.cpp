@@ -33,8 +33,8 @@ constexpr size_t kMostCallers = 1024;
 // The most other workers that a session has.
 constexpr size_t kMostPeers = wire::kMostServers - 1;
 
-// The most connections in progress, together with those that have failed within the last handshake
-// timeout.
+// The most connections in progress, together with failed connections that began within the last
+// handshake timeout.
 constexpr size_t kMostAttempts = 64;
 
 // Link numbers are small: this worker sends them to an address that the client chose, and a client

@@ -14,7 +14,7 @@ Status PeerMemory::check(const p2p::Shape& memory) {
   if (memory.bytes() == 0) return {};
   const uint64_t last = memory.address + memory.extent_bytes() - 1;
   // The driver's query takes longer while other threads query the state of their copies. So memory
-  // that is copied repeatedly is checked only once.
+  // that is copied repeatedly is checked again only after other work, which may have freed it.
   if (at_ != work_.without_holds()) {
     at_ = work_.without_holds();
     checked_ = {};

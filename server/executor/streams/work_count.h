@@ -1,6 +1,6 @@
-// WorkCount: counts the commands that may have queued work on a GPU. While the count stays the
-// same, facts that the worker has found out stay valid: that a stream is idle, or that an address
-// is device memory. Executor thread only.
+// WorkCount: counts the commands that may have queued work on a GPU or freed memory. While the
+// count stays the same, facts that the worker has found out stay valid: that a stream is idle, or
+// that an address is device memory. Executor thread only.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace rcuda::server {
 
 class WorkCount {
  public:
-  // To be called when work may have been queued in some stream.
+  // To be called when work may have been queued in some stream, or memory may have been freed.
   void note() { ++work_; }
   // To be called when a peer copy that holds a stream was queued. Returns whether the previously
   // counted work was a peer copy that holds the same stream.
