@@ -144,7 +144,8 @@ Status SessionLoop::run() {
   RCUDA_RETURN_IF_ERROR(
       services_.answers.events().ready(*staging, marks, services_.transfers.gates()));
   if (options_.sleeps_for_arrivals) {
-    // Replaces the function of the Executor, which does not wake this thread; see idle().
+    // Replaces the function of the Executor, which does not wake this thread: idle() sleeps until
+    // the last expected byte has arrived.
     link_.on_immediate([this](uint32_t immediate, uint64_t bytes) {
       services_.arrivals.arrived(immediate, bytes);
       if (services_.arrivals.expected() == 0) link_.interrupt();

@@ -154,8 +154,9 @@ void BulkStream::join() {
   if (sender_.joinable()) sender_.join();
 }
 
-// Called by each thread at its end. The last thread fails the unfinished pieces. Their memory
-// belongs to the callers again only now, because no thread can touch it any more.
+// Called by the stream's two threads at their end, and by other threads after drive(). The last
+// thread fails the unfinished pieces. Their memory belongs to the callers again only now, because
+// no thread can touch it any more.
 void BulkStream::leave(MutexLock& lock) {
   if (--running_ != 0) return;
   state_.move(StreamEvent::kLeft, name_);
