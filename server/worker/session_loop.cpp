@@ -34,8 +34,8 @@ constexpr int kSpinsForCompletions = 64;
 // The thread yields only after `spin` times this factor, because short work ends earlier.
 constexpr int kSpinsBeforeYields = 4;
 constexpr int kSleepFraction = 64;
-// The sleep while bytes of the client are expected. The worker checks the waits of other client
-// threads this often.
+// The shortest sleep while bytes of the client are expected. After each sleep, the worker checks
+// the waits of other client threads.
 constexpr auto kSleepForArrivals = std::chrono::microseconds(100);
 constexpr auto kShortestSleep = std::chrono::microseconds(20);
 constexpr auto kLongestSleep = std::chrono::microseconds(500);

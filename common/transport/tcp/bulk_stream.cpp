@@ -263,9 +263,10 @@ void BulkStream::keep_source(const Piece& piece, Message* message) {
   message->is_kept = piece.is_answered() || message->kept;
 }
 
-// Sends messages of up to `most` bytes until none is left or the socket is full. The sending thread
-// sends the remaining messages. The caller holds the lock before and after the call. Callbacks may
-// run during the call.
+// Sends messages until none is left, the socket is full, or the next message carries more than
+// `most` bytes; with Blocking::kNo, `most` limits the first message and kDirectBytes the others.
+// The sending thread sends the remaining messages. The caller holds the lock before and after the
+// call. Callbacks may run during the call.
 void BulkStream::drive(MutexLock& lock, uint64_t most, Blocking blocking) {
   sending_ = true;
   while (runs() && (message_ || next_message(most))) {

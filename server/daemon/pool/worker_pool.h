@@ -129,7 +129,8 @@ class WorkerPool {
   // Assigns a session to an idle worker that suits the client (has_worker_for()). Returns false
   // without such a worker. On success, closes the socket here, and keeps the permit until the
   // worker has ended. An error is the reason why this client can have no session.
-  // `key`: see SessionGrant. `peeked`: see worker_messages.h; the same in the functions below.
+  // `key`: the session's key, if its sockets are encrypted. `peeked`, also in the functions below:
+  // the number of bytes that the daemon has read without taking them from the socket.
   // `permit`: may point to null, for a session without limits.
   Result<bool> assign(const wire::Hello& hello, const Identity& identity,
                       const std::optional<tls::Key>& key, size_t peeked, UniqueFd* socket,
