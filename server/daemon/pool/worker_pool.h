@@ -218,9 +218,8 @@ class WorkerPool {
                                         const Viewer& to) const;
   size_t starting() const { return count(WorkerState::kStarting); }
   bool ever_ready() const { return !offer_.driver.empty(); }
-  const WorkerReady& offer() const {
-    return offer_;
-  }  // of the latest ready worker with all devices
+  // The report of the latest ready worker that has all of the server's devices.
+  const WorkerReady& offer() const { return offer_; }
   // Call it when a client asks for the devices. If no worker has reported them yet, the next
   // refill() starts a worker, also if the settings want no idle workers. That worker ends when it
   // has reported them.
