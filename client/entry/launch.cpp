@@ -281,8 +281,9 @@ CUresult append_launch(const CUDA_LAUNCH_PARAMS& given, const StreamRoute& route
   return CUDA_SUCCESS;
 }
 
-// Finds the streams of the launches. They must be created streams of different devices of one
-// server, because kernels of one launch may wait for each other, and kernels on two servers cannot.
+// Finds the streams of the launches. They must be created streams of different devices. The devices
+// must be of one server, because the kernels may wait for each other, and kernels on two servers
+// cannot.
 CUresult find_streams(std::span<const CUDA_LAUNCH_PARAMS> launches,
                       std::vector<StreamRoute>* streams) {
   for (const CUDA_LAUNCH_PARAMS& launch : launches) {

@@ -37,7 +37,7 @@ struct PageRun {
 // Makes every page of [first, first + bytes) part of a run. Calls `make` for each new run of pages
 // that are not yet in a run; `make` returns whether it succeeded. `end` undoes `make`. Returns
 // false, with nothing changed, if a page cannot be used: `make` failed, or the application has
-// since mapped something else there.
+// mapped something else over a page of an existing run.
 bool use_pages(uint64_t first, size_t bytes, const std::function<bool(PageRun*)>& make,
                const std::function<void(const PageRun&)>& end);
 // Ends the use of these pages by one registration. Calls `end` for each run that no other

@@ -13,10 +13,10 @@
 // for them.
 //
 // Fetch: at the end of a synchronising call, the client fetches the bytes that the GPU changed. Of
-// a mirror of up to 64 KB it fetches all bytes, in one round trip. Of larger mirrors, and of many
-// small mirrors together, it fetches only the bytes or blocks that changed (mirror_news.h,
-// MirrorChanges). Fetches of small mirrors are requested together with the wait
-// (fetches_with_wait.h).
+// a mirror above 64 KB it fetches only the blocks that changed (MirrorChanges). Of smaller mirrors
+// of page-locked memory that together have more than some 500 bytes, it fetches only the bytes that
+// changed (mirror_news.h). Of all other small mirrors it fetches all bytes, in one round trip.
+// Fetches of small mirrors are requested together with the wait (fetches_with_wait.h).
 //
 // Copies of mirrored memory read and write the worker's bytes, which are current between a push and
 // a fetch (server/executor/host_memory/transfers.h). Before each host function, the worker sends

@@ -2,7 +2,8 @@
 // of another server. If work of session A has waited for work of session B, then a wait for A's
 // work also covers B's work, so it must fetch the mirrored memory of both.
 //
-// Threads: any. Only is_met() blocks, like Timeline::has_reached().
+// Threads: any. Only is_met() may block: while another thread sends a mark into the stream and the
+// command ring is full.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,7 @@ struct SessionOrder {
 // Notes that the stream of `later` waits for work of `earlier`. Also notes the orders that
 // `earlier` has with third sessions, because their work comes before this stream's work, too.
 // `sent`: the command that waits. `mirrored`: any_mirrored(). If nothing is mirrored, the orders
-// are not kept, because this work cannot use memory that is mirrored later.
+// are not kept, because the awaited work cannot use memory that is mirrored later.
 void note_order(Session& earlier, const Route& later, const SentCommand& sent, bool mirrored);
 // Whether any order has ever been noted.
 bool any_order();

@@ -246,7 +246,7 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t* pci) {
 }
 
 nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_v1_t* pci) {
-  constexpr unsigned kDisplay = 3, k3d = 2;  // PCI's class codes of a GPU without a display
+  constexpr unsigned kDisplay = 3, k3d = 2;  // PCI's class and subclass of a GPU without a display
   nvmlPciInfo_t known{};
   const nvmlReturn_t result = get_pci(device, &known, true);
   if (result != NVML_SUCCESS) return result;

@@ -67,8 +67,8 @@ class MirrorSync {
   std::unique_ptr<MirrorQuestions> ask(Word word);
   // Fetches the GPU's changes. Uses the answers to `asked`; if it is null, queries the worker now.
   CUresult fetch(MirrorQuestions* asked);
-  // Whether a fetch has begun since the last wait, so that the host sees what the awaited work
-  // wrote.
+  // Whether a fetch that began after the last wait has ended, so that the host sees what the
+  // awaited work wrote.
   bool is_fetched() const { return !any() || fetched_waits_.load() == timelines_.waits(); }
 
   // Counts a command after which the GPU may write to mirrored memory. Callers also count copies of

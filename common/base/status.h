@@ -25,7 +25,7 @@ enum class Code : int {
   kCuda,      // a driver call failed; see cuda()
   kSystem,    // a system call failed; see sys_errno()
   kInternal,
-  kDenied,  // the peer does not serve this user
+  kDenied,  // refused, for example a user, a proof of identity, or a file that others can access
 };
 
 const char* to_string(Code code);

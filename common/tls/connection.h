@@ -41,7 +41,8 @@ enum class Role : uint8_t { kClient, kServer };
 class Connection final : public Cipher {
  public:
   // `socket` stays open as long as the connection, which holds a reference to `context`.
-  // `reads_ahead`: see RecordBuffer.
+  // `reads_ahead`: receives more bytes at once than the caller asks for, so nothing else may
+  // receive from the socket later.
   static Result<std::unique_ptr<Connection>> create(SSL_CTX* context, int socket, Role role,
                                                     bool reads_ahead = false);
   ~Connection() override;

@@ -6,7 +6,8 @@
 // Chunks may arrive before the client's half; they wait in the inbox. A copy that fails lets
 // transfers in progress end and sends Done with the error. The copy is over when the sender's Abort
 // and all chunks that the sender had sent have arrived. Used only by the engine thread. Nothing
-// blocks except registering, mapping and unmapping memory.
+// blocks except registering, mapping and unmapping memory, and Link::put while the send queue is
+// full.
 #pragma once
 
 #include <array>

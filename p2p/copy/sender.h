@@ -9,7 +9,7 @@
 // A copy that fails starts nothing more, lets transfers in progress end, and sends Abort. The copy
 // is over when Done has arrived and the receiver has consumed all chunks that were sent. Then the
 // copy's slots are free. If the peer is lost, no Done is needed. Used only by the engine thread.
-// Nothing blocks except registering the source, and the transfer (p2p/staging/path.h).
+// Nothing blocks except registering the source, and Link::put while the send queue is full.
 #pragma once
 
 #include <cstdint>

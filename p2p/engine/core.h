@@ -26,8 +26,8 @@ class Core {
        std::function<void()> wake);
   ~Core();
 
-  // See Engine::copy() and Engine::release_memory(). `failure`: ok, or the error with which the
-  // half ends.
+  // The parts of Engine::copy() and Engine::release_memory() that run on the engine thread.
+  // `failure`: ok, or the error with which the half ends.
   void copy(PeerCopy copy, StreamPlace place, const Status& failure);
   void release_memory(MemoryRelease release);
 

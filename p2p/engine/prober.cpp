@@ -22,8 +22,8 @@ constexpr uint32_t kTrainLength = 4;
 constexpr uint32_t kEchoes = 9;
 // If a transfer takes this long, no larger size is measured.
 constexpr double kLongUs = 5000;
-// A new copy waits for the end of the sample in progress, at most about a millisecond. For
-// kQuietUs after a copy, samples take at most a twentieth of the time.
+// A new copy may have to wait for the end of the sample in progress. So for kQuietUs after a copy,
+// samples take at most a twentieth of the time.
 constexpr double kQuietUs = 20'000;
 constexpr double kMeasuringShare = 20;
 // The last attempt counts even if a copy ran during it: if a program copies all the time, every

@@ -7,14 +7,16 @@
 // The prober also makes one transfer on every known leg, because drivers delay work until a stream
 // or an engine is first used.
 //
-// All probers of the engine together have one transfer or short train in progress at a time. If a
+// All probers of the engine together have one transfer or short train in progress at a time. (A
+// message in progress does not count, because it uses nothing that the other probers measure.) If a
 // copy with any peer runs during a sample, the sample is repeated once. While copies keep coming,
 // samples take at most a twentieth of the time. A sample reserves its staging memory from the path,
 // as a chunk does. Sizes stop growing when a sample takes long, so that a slow link is not measured
 // for seconds.
 //
 // Used only by the engine thread. Nothing blocks except calls in a pause (allocating and
-// registering memory). Results go to Environment::legs and to the PeerLink.
+// registering memory), and Link::put while the send queue is full. Results go to Environment::legs
+// and to the PeerLink.
 #pragma once
 
 #include <cstdint>

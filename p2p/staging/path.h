@@ -9,8 +9,8 @@
 //
 // Copies share a path, and paths share arenas (two GPUs of a sender write into one inbox).
 // reserve() limits the bytes in flight. Arenas and Link outlive the path. Only the engine thread
-// calls a path. Nothing blocks except Link::put, which waits while the send queue is full. The
-// `done` function of transfer() runs on a thread of the Link, or before transfer() returns.
+// calls a path. Nothing blocks. The `done` function of transfer() runs on a thread of the Link, or
+// before transfer() returns.
 #pragma once
 
 #include <algorithm>

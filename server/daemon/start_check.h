@@ -17,8 +17,8 @@ namespace rcuda::server {
 // An error of listen_on(), with the origin of the setting that caused it: the port or the address.
 Status listen_failure(const Settings& settings, const Status& status);
 
-// Refuses a server without identification on a public address: any host that reaches the address
-// could run code on the machine.
+// Refuses a server without identification on a public address, unless the setting security is
+// insecure-public: any host that reaches the address could run code on the machine.
 Status check_exposure(const Settings& settings, const Listener& listener);
 
 // Fails if a setting names a file or folder that does not exist or cannot be used: the file of

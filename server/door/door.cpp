@@ -106,7 +106,7 @@ class Client {
   short handshake_waits_for_ = POLLIN;
   int messages_left_ = 2;  // that the client may still send
   wire::PartialMessage message_{kMostIntroduction};
-  Unsent unsent_;  // the daemon's bytes for the client
+  Unsent unsent_;  // bytes for the client
   Clock::time_point deadline_{};
 };
 
@@ -126,7 +126,8 @@ bool Client::go_on() {
   return Clock::now() < deadline();
 }
 
-// Returns false when the daemon has ended the connection, and the client has received all bytes.
+// Returns false when the daemon has ended the connection, and the client's socket has taken all
+// bytes.
 bool Client::pass_to_client() {
   static std::byte some[kRecord];
   while (unsent_.send(client_)) {

@@ -22,8 +22,9 @@
 //   to the client it passes all that the daemon sends, until the daemon ends the stream. Then it
 //                 ends the connection without close_notify
 //
-// If a client leaves or violates the protocol, the door shuts down its half of the stream. To end a
-// connection, the daemon shuts down the client's socket and ends the stream.
+// If a client leaves or violates the protocol, the door shuts down its half of the stream. After a
+// violation, it also sends the client a Refusal. To end a connection, the daemon shuts down the
+// client's socket and ends the stream.
 #pragma once
 
 #include <chrono>

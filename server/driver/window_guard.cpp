@@ -9,7 +9,8 @@
 namespace rcuda::server {
 namespace {
 
-// Limits of the held pieces. They end the attempts if the driver allocates outside each time.
+// Limits of the pieces that hold() keeps because the driver has allocated them outside. At a limit,
+// the guard stops trying.
 constexpr size_t kMostPieces = 64;
 constexpr uint64_t kMostHeldBytes = 256ull << 20;
 // The least alignment of a reservation.

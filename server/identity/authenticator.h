@@ -69,8 +69,8 @@ class Authenticator {
   };
 
   // Reads the certificate, the authorities, the tokens and the list of users. If `for_others`,
-  // other machines can reach the server, so it needs a certificate. open() makes a missing
-  // certificate at the default path, unless kIsLeft.
+  // other machines can reach the server, so it needs a certificate, unless allows_anybody(). open()
+  // makes a missing certificate at the default path, unless kIsLeft.
   enum class MissingKey { kIsMade, kIsLeft };
   Status open(bool for_others, MissingKey missing = MissingKey::kIsMade);
   // Reads the certificate, the authorities and the list of users again, but no tokens. `settings`:
@@ -95,8 +95,9 @@ class Authenticator {
   std::string served_text() const;
   // The user of this process, such as "root (uid 0)".
   const std::string& own_user() const { return own_user_; }
-  // Whether a client may lease devices to others, end their sessions and drain the server. A client
-  // that has proved no identity may not.
+  // Whether a client may lease devices to others, end their sessions and drain the server. Without
+  // a token that says so, a client that has proved no identity may not, nor a client in a
+  // container.
   bool is_operator(const Identity& who) const;
   // The refusal of a client that is not an operator. `what`: its request, such as "drain this
   // server".
@@ -110,8 +111,8 @@ class Authenticator {
   // Checks the proof in a client's message. `binding`: of the connection on which the message came.
   Result<Proof> examine(const wire::Authenticate& message, const tls::Key& binding);
   // Returns the identity of the client, or nothing while it is being determined. Returns kDenied if
-  // the server does not serve that user. Root of another machine is served only if a setting names
-  // root.
+  // the server does not serve that user. If the server is root, it serves root of another machine
+  // only if a setting names root.
   std::optional<Result<Identity>> identify(Proof& proof, const std::string& from,
                                            Clock::time_point now);
   // The account of a user of this machine, or nothing while it is being looked up. For a user

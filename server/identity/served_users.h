@@ -27,7 +27,7 @@ class ServedUsers {
   // `group`: the primary group, which need not be among the supplementary `groups`.
   bool contains(uid_t user, gid_t group, const std::vector<gid_t>& groups) const;
   bool serves_everybody() const { return everybody_; }
-  // Whether the list itself names root. (Every server serves root, listed or not.)
+  // Whether the list itself names root. (read() adds root in any case.)
   bool names_root() const { return names_root_; }
   // Returns the group if the server serves only root, its own user and the members of one group.
   std::optional<gid_t> only_group() const;

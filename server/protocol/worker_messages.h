@@ -104,7 +104,7 @@ struct ParkStep {
   static constexpr size_t kMostTags = 8192;
   What what{};
   // kMove of a parked worker: the page-locked bytes that it may keep. kRest: the milliseconds that
-  // its work may take to end. kRoom: see parker.h.
+  // its work may take to end. kRoom: the daemon's answer to a ParkAnswer about room (parker.h).
   uint64_t keep = 0;
   // kSuspend: the ranks of the sessions that are parked together (WorkPage::communicators()).
   std::vector<uint64_t> tags{};
@@ -159,7 +159,8 @@ struct ParkAnswer {
   What what{};
   std::string why{};
   // kAtRest: the bytes that the worker itself can move, by device in the session's order. Empty:
-  // the driver must park the session. kRoomWanted, kRoomAsked: see parker.h.
+  // the driver must park the session. kRoomWanted, kRoomAsked: the device, then numbers of bytes
+  // (parker.h).
   std::vector<uint64_t> bytes{};
 };
 

@@ -34,8 +34,8 @@ constexpr int kSpinsForCompletions = 64;
 // The thread yields only after `spin` times this factor, because short work ends earlier.
 constexpr int kSpinsBeforeYields = 4;
 constexpr int kSleepFraction = 64;
-// The sleep while bytes of the client are expected. The worker checks the waits of other client
-// threads this often.
+// The shortest sleep while bytes of the client are expected. After each sleep, the worker checks
+// the waits of other client threads.
 constexpr auto kSleepForArrivals = std::chrono::microseconds(100);
 constexpr auto kShortestSleep = std::chrono::microseconds(20);
 constexpr auto kLongestSleep = std::chrono::microseconds(500);
@@ -144,7 +144,8 @@ Status SessionLoop::run() {
   RCUDA_RETURN_IF_ERROR(
       services_.answers.events().ready(*staging, marks, services_.transfers.gates()));
   if (options_.sleeps_for_arrivals) {
-    // Replaces the function of the Executor, which does not wake this thread; see idle().
+    // Replaces the function of the Executor, which does not wake this thread: idle() sleeps until
+    // the last expected byte has arrived.
     link_.on_immediate([this](uint32_t immediate, uint64_t bytes) {
       services_.arrivals.arrived(immediate, bytes);
       if (services_.arrivals.expected() == 0) link_.interrupt();

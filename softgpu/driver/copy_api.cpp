@@ -184,7 +184,7 @@ std::shared_ptr<Context> context_of(CUcontext handle) {
 }
 
 // Waits for the pending work of both contexts, because a peer copy begins after that work. Skips
-// the current context: the caller queues the copy in its default stream.
+// the current context, because the caller queues the copy in that context's default stream.
 CUresult wait_for_peers(CUcontext first, CUcontext second) {
   Context* current = current_context();
   for (CUcontext handle : {first, second}) {

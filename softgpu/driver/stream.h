@@ -174,7 +174,8 @@ class StreamSet : public std::enable_shared_from_this<StreamSet> {
   // Makes later work in every existing stream, and in blocking streams made later, wait for `waits`
   // and for everything that `operation` waits for.
   CUresult wait_in_all(const Operation& operation, const std::vector<Point>& waits = {});
-  // See the top of this file. Afterwards every handle of the set is invalid.
+  // Stops running grids, drops work that has not started, and returns when no thread is left.
+  // Afterwards every handle of the set is invalid.
   void shutdown();
 
   // The number of the set's blocking streams that are capturing; see capture.h.

@@ -7,9 +7,8 @@
 // Announcements cannot be trusted: size, offset and seals are checked before anything is mapped, so
 // the peer cannot cause a fault here.
 //
-// Descriptors are scarce (ulimit -n). So a region's descriptor is kept only until the region is
-// mapped, and further mappings are made from the first mapping. Regions of the same file share one
-// descriptor.
+// Descriptors are scarce (ulimit -n). So a region's descriptor is kept only until map(), and
+// further mappings are made from the first mapping. Regions of the same file share one descriptor.
 #pragma once
 
 #include <cstdint>
@@ -56,7 +55,7 @@ class ShmRegions {
     uint64_t bytes = 0;
     uint64_t offset = 0;
     bool has_backing = false;
-    std::shared_ptr<UniqueFd> file;      // the backing, until it is mapped
+    std::shared_ptr<UniqueFd> file;      // the backing, until map()
     std::shared_ptr<Mapping> transfers;  // made by the first map() or piece()
     Mapping user;                        // made by map()
     bool retired = false;                // withdrawn; the entry remains for `user` only

@@ -154,8 +154,9 @@ void BulkStream::join() {
   if (sender_.joinable()) sender_.join();
 }
 
-// Called by each thread at its end. The last thread fails the unfinished pieces. Their memory
-// belongs to the callers again only now, because no thread can touch it any more.
+// Called by the stream's two threads at their end, and by other threads after drive(). The last
+// thread fails the unfinished pieces. Their memory belongs to the callers again only now, because
+// no thread can touch it any more.
 void BulkStream::leave(MutexLock& lock) {
   if (--running_ != 0) return;
   state_.move(StreamEvent::kLeft, name_);
@@ -262,9 +263,10 @@ void BulkStream::keep_source(const Piece& piece, Message* message) {
   message->is_kept = piece.is_answered() || message->kept;
 }
 
-// Sends messages of up to `most` bytes until none is left or the socket is full. The sending thread
-// sends the remaining messages. The caller holds the lock before and after the call. Callbacks may
-// run during the call.
+// Sends messages until none is left, the socket is full, or the next message carries more than
+// `most` bytes; with Blocking::kNo, `most` limits the first message and kDirectBytes the others.
+// The sending thread sends the remaining messages. The caller holds the lock before and after the
+// call. Callbacks may run during the call.
 void BulkStream::drive(MutexLock& lock, uint64_t most, Blocking blocking) {
   sending_ = true;
   while (runs() && (message_ || next_message(most))) {

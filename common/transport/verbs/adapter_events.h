@@ -6,7 +6,7 @@
 // queue pairs survive a short interruption. The event is logged once per process, and becomes the
 // reason if the queue pairs fail.
 //
-// take() calls the notes of the Attachments on its thread, and holds a lock that
+// take() calls the notes of the Attachments on the calling thread, and holds a lock that
 // Attachment::begin() and end() also take. So a note must only record the event, and call no
 // function of AdapterEvents.
 #pragma once

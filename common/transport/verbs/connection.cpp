@@ -210,7 +210,7 @@ rdma_conn_param Connection::parameters(const void* data, size_t bytes) const {
   parameters.responder_resources = read_depth_;
   parameters.initiator_depth = read_depth_;
   parameters.retry_count = kRetries;
-  // 7: retry without limit. See the protocols in verbs_link.cpp and bulk_engine.h.
+  // 7: retry without limit while the peer has no posted receive.
   parameters.rnr_retry_count = 7;
   return parameters;
 }

@@ -51,7 +51,7 @@ struct QueuePairPlan {
   ibv_cq* sends = nullptr;
   ibv_cq* receives = nullptr;
   QueueSizes sizes;
-  void* owner = nullptr;  // the queue pair's qp_context: see AdapterEvents
+  void* owner = nullptr;  // the queue pair's qp_context, by which AdapterEvents finds the Link
 };
 
 class Connection {

@@ -29,7 +29,7 @@ using Clock = std::chrono::steady_clock;
 // user has this number.
 constexpr uint32_t kClosed = ~uint32_t{0};
 constexpr size_t kMostWaiting = 1024;  // connections that wait in the daemon
-constexpr size_t kMostHeld = 4096;     // connections in the helper; at most half of its descriptors
+constexpr size_t kMostHeld = 4096;     // connections in the helper; fewer with few descriptors
 constexpr size_t kBatch = 64;
 constexpr int kLookMs = 100;
 

@@ -48,8 +48,8 @@ void WorkerLog::relay(Clock::time_point now) {
 }
 
 void WorkerLog::finish(Clock::time_point now) {
-  // One relay() reads all that a pipe can hold. finish() does not wait for the end of the pipe,
-  // because a process that the worker has left behind may go on writing.
+  // One relay() reads all that a pipe can hold, but at most most_lines(). finish() does not wait
+  // for the end of the pipe, because a process that the worker has left behind may go on writing.
   lines_ = 0;  // the last lines may say why the worker has ended
   interval_begin_ = now;
   relay(now);

@@ -129,7 +129,8 @@ class WorkerPool {
   // Assigns a session to an idle worker that suits the client (has_worker_for()). Returns false
   // without such a worker. On success, closes the socket here, and keeps the permit until the
   // worker has ended. An error is the reason why this client can have no session.
-  // `key`: see SessionGrant. `peeked`: see worker_messages.h; the same in the functions below.
+  // `key`: the session's key, if its sockets are encrypted. `peeked`, also in the functions below:
+  // the number of bytes that the daemon has read without taking them from the socket.
   // `permit`: may point to null, for a session without limits.
   Result<bool> assign(const wire::Hello& hello, const Identity& identity,
                       const std::optional<tls::Key>& key, size_t peeked, UniqueFd* socket,
@@ -217,7 +218,8 @@ class WorkerPool {
                                         const Viewer& to) const;
   size_t starting() const { return count(WorkerState::kStarting); }
   bool ever_ready() const { return !offer_.driver.empty(); }
-  const WorkerReady& offer() const { return offer_; }  // of the latest worker that became ready
+  // The report of the latest ready worker that has all of the server's devices.
+  const WorkerReady& offer() const { return offer_; }
   // Call it when a client asks for the devices. If no worker has reported them yet, the next
   // refill() starts a worker, also if the settings want no idle workers. That worker ends when it
   // has reported them.

@@ -448,7 +448,8 @@ HandlerResult copy_shape(CopyServices& services, const Command&, const wire::Cop
                   {first_byte_of(body.source, body), first_byte_of(body.destination, body)});
   }
   const HandlerResult ended = signal_or_fail(services, stream, {body.word, body.sequence}, result);
-  // As in copy_staged(): for a staged source, the error also becomes the session's error.
+  // The word of a copy from the staging region only reports that the slot is free, so the error
+  // also becomes the session's error.
   return body.source_staged ? HandlerResult(result) : ended;
 }
 

@@ -6,9 +6,9 @@
 // cache. An image without a file takes memory that no quota counts. So when no module or library
 // uses such images any more, only the most recently used are kept, up to `most_unused` bytes. The
 // client sends a dropped image again when it needs it. One limit (kMaxUnloadedBytes) applies to
-// incomplete images together with complete images that were not loaded since the last query.
-// Executor thread only. Blocking: the last chunk, for hashing the image (about 1 GB/s) and writing
-// it to disk. Errors: the CUresults that a program gets.
+// incomplete images together with complete images without a file that were not loaded since the
+// last query. Executor thread only. Blocking: the last chunk, for hashing the image (about 1 GB/s)
+// and writing it to disk. Errors: the CUresults that a program gets.
 #pragma once
 
 #include <cstddef>

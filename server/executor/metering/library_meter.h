@@ -33,7 +33,7 @@ class LibraryMeter {
   // Returns false and books nothing if the variables do not fit into all contexts.
   bool book(const Sizes& sizes);
   void give(const Sizes& sizes);
-  void give_back(const Sizes& sizes);  // see MemoryMeter::give_back()
+  void give_back(const Sizes& sizes);  // after a failed load: the peak does not include the bytes
   // Assigns booked sizes to the library.
   void put(CUlibrary library, Sizes sizes) { libraries_[library] = std::move(sizes); }
   Sizes remove(CUlibrary library);

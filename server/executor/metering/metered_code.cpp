@@ -89,7 +89,8 @@ CUresult meters_cuLibraryLoadData(Meters& meters, CUlibrary* library, const void
 }
 
 CUresult meters_cuLibraryUnload(Meters& meters, CUlibrary library) {
-  LibraryMeter::Sizes sizes = meters.libraries.remove(library);  // first, as in end_booked()
+  // Removed first: the driver may give the handle to a new library as soon as this one has ended.
+  LibraryMeter::Sizes sizes = meters.libraries.remove(library);
   const CUresult result = meters.driver.cuLibraryUnload(library);
   if (result == CUDA_SUCCESS) {
     meters.libraries.give(sizes);

@@ -100,8 +100,8 @@ class SessionObjects {
   // Returns false if the id is in use or may not be minted by a client.
   bool bind(wire::Kind kind, wire::ObjectId id, void* handle);
   void unbind(wire::Kind kind, wire::ObjectId id);
-  // To be called before a context is destroyed or reset. Unbinds the ids of its streams, events,
-  // modules, functions and arrays, and forgets the events and streams that this worker made in it.
+  // To be called before a context is destroyed or reset. Unbinds the ids of all objects that belong
+  // to the context, and forgets the events and streams that this worker made in it.
   void forget_objects_of(ContextState& context);
 
  private:

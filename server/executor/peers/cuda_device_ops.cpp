@@ -425,7 +425,8 @@ void CudaDeviceOps::resume() {
   if (paused_ == p2p::Pause::kNone) return;
   {
     MutexLock lock(mutex_);
-    // A pause that began in the middle of a round lasts until the end of the next round.
+    // The engine has not used this pause, which may have begun in the middle of the round. So the
+    // pause lasts until the end of the next round.
     if (!pause_used_ && !std::exchange(pause_stale_, true)) return;
     paused_ = p2p::Pause::kNone;
     pause_used_ = pause_stale_ = false;
