@@ -35,7 +35,7 @@ using WhenDone = std::function<void(CUresult)>;
 class Completions {
  public:
   struct Marks {
-    std::span<std::byte> memory;  // page-locked zeros, see await(); may be empty
+    std::span<std::byte> memory;  // page-locked zeros, for the GPU-written words
     size_t most_streams = 0;      // SessionResources::most_streams
   };
   // All outlive this object.
