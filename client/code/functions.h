@@ -73,7 +73,7 @@ void forget_variables(Variables& variables);
 // ---- libraries ---------------------------------------------------------------------------------
 
 // Returns the library's id in a session. Loads the library if the session has not loaded it;
-// `functions`: see load_image().
+// `functions`: gets the functions of the image if they are few and it is loaded; may be null.
 CUresult id_on(Library& library, Session& session, wire::ObjectId context, wire::ObjectId* id,
                LoadedFunctions* functions = nullptr);
 // Call it after the route's session has loaded the library. Adds one of the library's kernels.

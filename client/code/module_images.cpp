@@ -26,9 +26,10 @@ void append(const std::vector<Item>& items, std::vector<std::byte>* bytes) {
   bytes->insert(bytes->end(), more.begin(), more.end());
 }
 
-// The most functions of an image that are queried during its load. A program uses few functions of
-// a large image, and the worker needs about 10 us for each answer. Over shared memory the limit is
-// lower, because a later round trip takes no longer than such an answer.
+// The functions of an image are queried during its load only if there are at most this many. A
+// program uses few functions of a large image, and the worker needs about 10 us for each answer.
+// Over shared memory the limit is lower, because a later round trip takes no longer than such an
+// answer.
 size_t most_asked(const Session& session) {
   constexpr size_t kOverNetwork = 4;
   return session.traits().shares_pages ? 1 : kOverNetwork;

@@ -44,8 +44,8 @@ CUresult add_function(Module& module, const std::string& name, std::unique_ptr<F
   return CUDA_SUCCESS;
 }
 
-// Loads a module. `bytes`: as for measure_image(). `values`: the application's array from which
-// `options` was read.
+// Loads a module. `bytes`: the exact size of the image, for the contents of a file. `values`: the
+// application's array from which `options` was read.
 CUresult load_module(CUmodule* handle, const void* pointer, std::optional<size_t> bytes,
                      JitOptions options, void** values = nullptr) {
   RCUDA_ASSIGN_OR_RETURN(const Route route, find_current_route());
@@ -122,7 +122,7 @@ bool is_preserved(const JitOptions& options) {
   return false;
 }
 
-// Loads a library. `bytes`: as for measure_image().
+// Loads a library. `bytes`: the exact size of the image, for the contents of a file.
 CUresult load_library(CUlibrary* handle, const void* pointer, std::optional<size_t> bytes,
                       JitOptions options) {
   Process& process = Process::get();

@@ -307,7 +307,8 @@ CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
   return CUDA_SUCCESS;
 }
 
-// All outputs except the status are optional. They are written only if the stream captures.
+// The status is always written. The other outputs are optional, and written only if the stream
+// captures.
 CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
                                    CUgraph* graph, const CUgraphNode** dependencies,
                                    const CUgraphEdgeData** edges, size_t* count) {
@@ -336,7 +337,7 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* statu
     if (result != CUDA_SUCCESS || *status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return result;
     if (found > kMostDependencies) return CUDA_ERROR_NOT_SUPPORTED;
   } while (dependencies && found > room);
-  // There are more dependencies than a reply can hold.
+  // The last node is missing if there are more dependencies than a reply can hold.
   if (dependencies && found > 0 && !nodes[found - 1]) return CUDA_ERROR_NOT_SUPPORTED;
   if (id) *id = found_id;
   if (graph) *graph = found_graph;

@@ -37,8 +37,8 @@ struct SmallMemory {
     void* memory;
     size_t bytes;
   };
-  // Pieces that were freed during a capture, when no call may wait for the GPU. They are freed
-  // later.
+  // Pieces that the program freed during a capture, when no call may wait for the GPU. The first
+  // free after the capture releases them.
   std::vector<Piece> late RCUDA_GUARDED_BY(mutex);
 
   static SmallMemory& get() {

@@ -15,8 +15,8 @@ namespace {
 constexpr size_t kMostBytes = wire::ClientWindow::kSmallReplyBytes - sizeof(wire::ReplyHeader) -
                               sizeof(uint64_t) - sizeof(wire::MirrorState);
 
-// Each query holds a reply slot for as long as the wait, and other threads need slots to end the
-// wait.
+// The most mirrors that are fetched whole with one wait. Each holds a reply slot for as long as the
+// wait, and other threads need slots to send the work for which the caller waits.
 constexpr size_t kMostQuestions = 4;
 
 }  // namespace

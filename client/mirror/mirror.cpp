@@ -378,7 +378,7 @@ bool is_mirrored(const Session& session, uint64_t address, size_t bytes) {
 
 namespace {
 
-uint64_t pushes RCUDA_GUARDED_BY(push_mutex) = 0;  // number of pushes of all sessions
+uint64_t pushes RCUDA_GUARDED_BY(push_mutex) = 0;  // pushes of whole blocks, of all sessions
 
 // Makes the route's stream wait for all pushes so far, unless it already does.
 CUresult await_pushes(const Route& route) RCUDA_REQUIRES(push_mutex) {
@@ -416,8 +416,8 @@ bool may_be_in_use(Mirror& mirror) RCUDA_REQUIRES(push_mutex) {
   return !mirror.named_in.empty();
 }
 
-// Whether the mirror is small and certainly has no changes of the host; false if that is not known.
-// The test is cheap, because there may be many small mirrors.
+// Whether the mirror is small and certainly has no changes of the host. There may be many small
+// mirrors, so callers skip unchanged ones with this test, which costs less than a push.
 bool is_unchanged(const Mirror& mirror) RCUDA_REQUIRES(mirrors_mutex) {
   return mirror.bytes <= kAlwaysSentBytes && !mirror.tracker && mirror.is(MirrorStage::kCurrent) &&
          std::find(mirror.exchanged.begin(), mirror.exchanged.end(), 0) == mirror.exchanged.end() &&

@@ -151,9 +151,9 @@ struct Mirror {
 // failure the rest stays unsent. `content` is scratch memory.
 CUresult push(Mirror& mirror, std::vector<std::byte>* content, size_t* sent_bytes)
     RCUDA_REQUIRES(push_mutex);
-// Fetches the GPU's changes: one query for all mirrors, then one fetch. Returns a result for each
-// mirror. After a failure the next call fetches the rest. `news`: answers that came with the wait,
-// in the same order.
+// Fetches the GPU's changes: queries all mirrors in one round trip, then fetches. Returns a result
+// for each mirror. After a failure the next call fetches the rest. `news`: answers that came with
+// the wait, in the same order.
 std::vector<CUresult> pull(const std::vector<std::shared_ptr<Mirror>>& mirrors,
                            std::span<MirrorNews> news = {}) RCUDA_REQUIRES(pull_mutex);
 // Copies the bytes that the worker changed since the last exchange into the application's memory.

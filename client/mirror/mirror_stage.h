@@ -21,7 +21,7 @@ enum class MirrorStage : uint8_t {
 inline constexpr auto kLastMirrorStage = MirrorStage::kEnded;
 
 enum class MirrorEvent : uint8_t {
-  kExchange,     // push() has sent bytes, or merge() has taken bytes over
+  kExchange,     // push() has succeeded, or merge() has taken bytes over
   kFetch,        // a fetch after a wait has taken over everything that is new
   kFailedFetch,  // a fetch after a wait has failed
   kRemoval,      // unmirror(), unmirror_context(), or the end of a variable

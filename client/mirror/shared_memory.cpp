@@ -29,7 +29,8 @@ void* map_shared(const char* name, void* wanted, size_t bytes, bool workers_map,
 
 bool is_usable(const UniqueFd& backing, size_t bytes) {
   if (!backing) return true;
-  // The worker may answer a command before it has received the file.
+  // How long the client waits for the worker to set the file's size. The worker may answer a
+  // command before it has received the file.
   constexpr auto kPatience = std::chrono::seconds(10);
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   while (!has_size(backing.get(), bytes) && std::chrono::steady_clock::now() < deadline) {

@@ -16,7 +16,7 @@ namespace rcuda::client {
 // first call chooses the range. If it is not the usual range, own_addresses() includes it, so that
 // the workers do not use it.
 const wire::AddressWindow& host_addresses();
-// Chooses the range for a process with these mappings.
+// Returns the range that host_addresses() chooses for a process with these mappings.
 wire::AddressWindow host_addresses_beside(const std::vector<AddressRange>& mappings);
 
 // Returns the parts of the workers' address ranges in which this process has mappings, each with a

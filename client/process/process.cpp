@@ -49,7 +49,8 @@ Process* instance = nullptr;  // null until the process calls CUDA
 // each connection takes threads and descriptors of two workers. With more servers than this, each
 // pair connects when it is first needed.
 constexpr size_t kMostEagerServers = 16;
-// A worker makes at most this many connections at a time (server/executor/peers/peer_hub.cpp).
+// RCUDA_P2P=eager is refused with more servers than this, because a worker makes at most this many
+// connections at a time (server/executor/peers/peer_hub.cpp).
 constexpr size_t kMostServersAtOnce = 64;
 
 // Whether the workers of several servers are introduced to one another at the start.

@@ -5,7 +5,8 @@
 namespace rcuda::client {
 namespace {
 
-// A template, because the conversion of a weak_ptr to another type calls lock(); see covers().
+// A template, because the conversion of a weak_ptr to another type calls lock(), and covers() must
+// not.
 template <typename One, typename Other>
 bool have_same_owner(const std::weak_ptr<One>& one, const std::weak_ptr<Other>& other) {
   return !one.owner_before(other) && !other.owner_before(one);

@@ -188,7 +188,7 @@ Status Session::keep_welcome(wire::Welcome welcome, const std::vector<wire::Addr
   }
   RCUDA_RETURN_IF_ERROR(windows_.reserve(welcome_.windows, taken).with_context(address));
   if (!windows_.are_reserved()) {
-    // No warning: under such a limit, the program's own mappings are too few to reach the windows.
+    // No warning: a program under such a limit maps too little memory to reach the windows.
     RCUDA_INFO(
         "cannot reserve the device addresses of %s: the address space is limited (ulimit -v); the "
         "session works without the reservation",

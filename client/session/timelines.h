@@ -57,8 +57,8 @@ class Timelines {
   // Whether waits have covered all work of this scope.
   bool is_awaited(Scope scope, wire::ObjectId context);
 
-  // Returns the number of waits that have ended. It grows before any work counts as covered by the
-  // wait.
+  // Returns the number of waits that have ended. For each wait, the number grows before any work
+  // counts as covered by this wait.
   uint64_t waits() const { return waits_.load(); }
   // Returns waits() without the calling thread's own waits. Exception: waits that the thread made
   // before its latest wait in another session are counted.

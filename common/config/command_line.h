@@ -54,8 +54,8 @@ class Option {
   CLI::Option* option_;
 };
 
-// Prints a line on stderr for each variable of the environment that rcuda does not know
-// (variables.h).
+// Prints a line on stderr for each variable of the environment that begins with RCUDA_ and that
+// rcuda does not know (variables.h).
 void report_unknown_variables(const std::string& program);
 
 class CommandLine {

@@ -66,7 +66,8 @@ namespace rcuda::wire {
 // of these intervals.
 inline constexpr std::chrono::seconds kQueuedInterval{1};
 
-// Media are sent by name. A side that does not have the requested medium refuses it.
+// The longest name of a medium. Media are sent by name, and a side that does not have the requested
+// medium refuses it.
 inline constexpr size_t kMaxMediumName = 32;
 
 struct Hello {

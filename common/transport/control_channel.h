@@ -57,7 +57,7 @@ class ControlChannel {
   // Sends the message with a duplicate of the descriptor; -1: without a descriptor. If this process
   // has no free descriptor, returns an error and sends nothing.
   Status send(const ControlMessage& message, int fd);
-  // See Link::announce_silence.
+  // Tells the peer whether this side may be silent from now on (Link::announce_silence()).
   void announce_silence(bool silent);
   // Sends a farewell and makes the thread end. on_end is not called.
   void finish();
@@ -67,7 +67,7 @@ class ControlChannel {
   // The session is lost on this side: closes the connection without a farewell. on_end is not
   // called.
   void hang_up();
-  // See Link::abandon.
+  // For a forked child: closes its copies of the descriptors (Link::abandon()).
   void abandon() noexcept;
 
  private:

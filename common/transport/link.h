@@ -285,7 +285,7 @@ struct LinkOptions {
   // tcp chooses by the processors of both sides (tcp/tcp_connect.cpp), verbs takes four.
   int bulk_streams = 0;
   // tcp: how long a receiving thread polls for more data before it sleeps; the thread that receives
-  // puts polls up to four times as long (tcp/adaptive_spin.h).
+  // puts polls up to 16 times as long (tcp/adaptive_spin.h).
   std::chrono::nanoseconds receive_spin = default_receive_spin();
   // verbs: the PCI address of the GPU that uses this Link ("0000:3b:00.0"). The adapter nearest to
   // it is used. Empty: no preference.

@@ -89,8 +89,9 @@ class Sender : public Half<Outgoing, CopyEvent> {
   Sender(Environment& environment, PeerId peer) : Half(environment, peer) {}
   ~Sender() { copies_.clear(); }  // before ending_ ends: each Outgoing decrements it
 
-  // `predecessor`: see Peer::add. `failure`: ok, or an error. After an error the copy
-  // has no place in the stream, and ends with this error.
+  // `predecessor`: the copy to this peer that is directly before this one in its stream, or 0.
+  // `failure`: ok, or an error. After an error the copy has no place in the stream, and ends with
+  // this error.
   void add(PeerCopy copy, StreamPlace place, uint64_t predecessor, const Status& failure);
 
   // Messages of the peer. kProtocol if a message is impossible in the current state.

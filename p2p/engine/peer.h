@@ -35,7 +35,8 @@ class Peer {
   // `predecessor`: the copy to this peer that is directly before this one in its stream, or 0.
   void add(PeerCopy copy, StreamPlace place, uint64_t predecessor, const Status& failure);
   // signal(): the peer's streams wait for an event of this side. await(): a stream of this side
-  // waits for an event of the peer. `place` lies in `stream`. See Engine.
+  // waits for an event of the peer. `place` lies in `stream`. The peer's streams get `failure`, or
+  // if that is ok, the error in `outcome` (Engine::signal()).
   void signal(uint64_t id, StreamRef stream, StreamPlace place, const Status& failure,
               std::shared_ptr<const Status> outcome = nullptr);
   void await(uint64_t id, StreamRef stream, StreamPlace place);

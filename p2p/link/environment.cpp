@@ -5,7 +5,8 @@
 namespace rcuda::p2p {
 namespace {
 
-// Large enough to measure the bandwidth of a copy from mapped memory (Prober::kLargestBytes).
+// The size of a device's scratch memory: enough to measure the bandwidth of a copy from mapped
+// memory (Prober::kLargestBytes).
 constexpr size_t kProbeBytes = size_t{16} << 20;
 
 }  // namespace

@@ -19,10 +19,11 @@ constexpr uint64_t kChunkAlignment = 4096;
 // another, and the time for that varies. Measured with fourteen chunkings of 1 to 64 MB over the
 // loopback of a host with two H200 (docs/p2p_measurements.md): 125 to 260 us.
 constexpr double kTcpTurnUs = 150;
-// Chunks of copies in a train. On an H200 a chunk costs 3 us in addition to the time of its bytes,
-// which is 4 % of the time of 2 MB. The last chunk of the last copy overlaps with nothing, so a
-// chunk is at most a quarter of a copy if the quarter is at least 2 MB. Over sockets a chunk costs
-// more, and the Link cuts it into pieces for its sockets.
+// The largest chunk of a copy in a train: a quarter of the copy, within these two limits; over
+// sockets always kLargestTrainChunk. The last chunk of the last copy overlaps with nothing, so it
+// should be small. But on an H200 a chunk costs 3 us in addition to the time of its bytes, which is
+// 4 % of the time of 2 MB. Over sockets a chunk costs more, and the Link cuts it into pieces for
+// its sockets.
 constexpr uint64_t kTrainChunk = uint64_t{2} << 20;
 constexpr uint64_t kLargestTrainChunk = uint64_t{4} << 20;
 constexpr uint64_t kTrainBytes = uint64_t{16} << 20;  // bytes of one copy in flight

@@ -13,7 +13,7 @@ namespace {
 // Before a takeover, new connections wait in the backlog, for kLongestPause at most. When the pause
 // has lasted for kIntroduces, the daemon refuses connections that have not introduced themselves.
 // After kLongestPause without a takeover, the daemon accepts connections for kIntroduces, and then
-// pauses again.
+// pauses again. The local sockets pause kTakesTicket later than the network (Daemon::pauses()).
 constexpr auto kLongestPause = std::chrono::seconds(2);
 constexpr auto kIntroduces = std::chrono::seconds(1);
 constexpr std::chrono::steady_clock::duration kTakesTicket = std::chrono::milliseconds(300);

@@ -34,7 +34,8 @@ class MungeChecks {
   explicit MungeChecks(identity::munge::Settings settings)
       : settings_(std::move(settings)), checks_(kMostAtOnce) {}
 
-  // Begins a check and returns its number. `nonce`: see wire::munge_payload().
+  // Begins a check and returns its number. `nonce`: the binding of the client's
+  // connection (wire::munge_payload()).
   Result<uint64_t> begin(std::string credential, const tls::Key& nonce);
   // Returns the outcome of a check once, and nothing while munged has not answered.
   std::optional<Result<Outcome>> take(uint64_t number) { return checks_.take(number); }

@@ -26,6 +26,7 @@ using SteadyTime = std::chrono::steady_clock::duration;
 
 // How often a waking session tries to book its memory in its quotas.
 constexpr SteadyTime kQuotaPause = std::chrono::milliseconds(50);
+// A wait for a step of the daemon or for NCCL is repeated after this time.
 constexpr SteadyTime kLongestWait = std::chrono::hours(1);
 // The worker moves the session's memory itself if the memory that stays on the devices is at most
 // kSmallRest, or at most 1/kSmallPart of the memory that moves. Otherwise the driver moves

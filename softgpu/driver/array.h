@@ -5,8 +5,8 @@
 // through an Image of it. A mipmapped array is one allocation, and each of its levels is an Array
 // without memory of its own.
 //
-// An array belongs to the context that it was made in and is destroyed with it. Any thread; nothing
-// blocks.
+// An array belongs to the context in which it was made, and is destroyed with that context. Any
+// thread; nothing blocks.
 #pragma once
 
 #include <cstddef>

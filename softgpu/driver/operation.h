@@ -47,7 +47,8 @@ struct KernelOperation {
 struct CopyOperation {
   CUDA_MEMCPY3D_PEER shape{};
   bool unified = false;  // the caller gave unified addresses, which a graph node then reports
-  // A source that was read at the call, see stage_source(). srcHost is then not read.
+  // The contents of the source, if they were read at the call (stage_source()). srcHost is then not
+  // read.
   std::shared_ptr<const std::vector<std::byte>> staged;
   // MemoryRegistry::hold() of both ends, unless they are pageable: keeps the memory until the copy
   // has ended. Null in graphs.

@@ -6,9 +6,9 @@
 // all Points.
 //
 // Threads: any thread may call any function. complete() is called by one thread at a time, with
-// rising values. wait() blocks (spins a few microseconds, then sleeps); notify_at() does not.
-// Callbacks run on the completing thread without locks held, and must not block. A Timeline exists
-// as long as a Point refers to it, even after the end of its stream.
+// rising values. wait() blocks (spins for 20 us, then sleeps); notify_at() does not. Callbacks run
+// on the completing thread without locks held, and must not block. A Timeline exists as long as a
+// Point refers to it, even after the end of its stream.
 #pragma once
 
 #include <atomic>

@@ -143,8 +143,8 @@ void Parser::alias_directive() {
 }
 
 void Parser::resolve_aliases() {
-  // A copy is as large as its target, and a target may have many aliases. The limit bounds the
-  // memory that hostile text can take.
+  // The most instructions of all copies together. A copy is as large as its target, and a target
+  // may have many aliases, so without this limit hostile text could take much memory.
   constexpr size_t kCopiedInstructions = 4u << 20;
   size_t copied = 0;
   for (const Alias& alias : aliases_) {

@@ -188,7 +188,8 @@ Parser::Name Parser::resolve(std::string_view word) {
                                               exact->kind == Name::Kind::kVariable);
   const Name found = has_exact ? *exact : Name{};
 
-  // "%r12" may be number 12 of "%r<20>" or number 2 of "%r1<5>".
+  // "%r12" may be number 12 of "%r<20>" or number 2 of "%r1<5>". A number has at most this many
+  // digits.
   constexpr size_t kLongestNumber = 9;
   size_t digits = 0;
   while (digits < kLongestNumber && digits + 1 < word.size()) {

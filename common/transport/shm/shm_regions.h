@@ -36,7 +36,7 @@ class ShmRegions {
   // No more announcements will arrive: waiting lookups return `status`.
   void end(const Status& status);
 
-  // See Link::map and Link::unmap.
+  // Map a region of the peer into this process, and unmap it (Link::map(), Link::unmap()).
   Result<void*> map(uint64_t id, uint64_t bytes, void* address, std::chrono::milliseconds patience);
   Status unmap(uint64_t id);
 

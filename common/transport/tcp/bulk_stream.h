@@ -101,7 +101,7 @@ class BulkStream {
   // Returns when the threads have ended. Must be called before the destructor.
   void join();
   void abandon() noexcept { socket_.close_in_child(); }
-  // See Socket::lose().
+  // If the socket reconnects, ends its current connection (Socket::lose()).
   void lose(const std::string& why) { (void)socket_.lose(why); }
   void limit_unacknowledged(std::chrono::milliseconds limit);
 
@@ -197,7 +197,7 @@ class BulkStream {
   Mutex mutex_;
   CondVar to_send_;
   std::thread sender_;
-  bool sending_ RCUDA_GUARDED_BY(mutex_) = false;  // a thread is in drive()
+  bool sending_ RCUDA_GUARDED_BY(mutex_) = false;  // a thread sends, or waits for a full socket
   std::optional<Message> message_;  // being sent; used only by the thread that set sending_
   uint64_t sent_ = 0;               // bytes of the stream so far; used like message_
   bool answer_next_ RCUDA_GUARDED_BY(mutex_) = true;  // answers and requests take turns

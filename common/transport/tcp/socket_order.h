@@ -71,8 +71,8 @@ class SocketOrder {
   void stop_waiting();
   bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
 
-  // Counts bytes that have arrived over the sockets of transfers. The count shows waiting threads
-  // that the peer sends.
+  // Counts bytes that have arrived over the sockets of transfers. If the count grows, a thread that
+  // waits for the peer knows that the peer still sends.
   void note_bytes(uint64_t bytes) { bytes_.fetch_add(bytes, std::memory_order_relaxed); }
   uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 

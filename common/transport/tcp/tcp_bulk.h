@@ -30,8 +30,8 @@ class TcpBulk {
   // `after_puts`: the SentOrder count that the transfer waits for at the peer.
   void transfer(const TransferRequest& what, uint32_t after_puts, TransferDone done);
   void stop(const Status& why);
-  // See BulkStream::join(). Call it before any stream is destroyed: a stream's thread may use other
-  // streams.
+  // Returns when the threads of all streams have ended. Call it before any stream is destroyed: a
+  // stream's thread may use other streams.
   void join();
   void abandon() noexcept;
   void lose(const std::string& why);  // calls Socket::lose() of each stream

@@ -27,8 +27,9 @@ namespace {
 constexpr size_t kBufferBytes = 128u << 10;
 // Smaller puts pass through the buffer; larger ones are received in place.
 constexpr size_t kBufferedPut = 16u << 10;
-// If the peer may stay silent without limit, its host counts as lost when data stays unacknowledged
-// for this time. This spares a stopped peer, because its kernel answers probes of a closed window.
+// If the peer may stay silent without limit, its host counts as lost when it acknowledges nothing
+// for this time, although this side has sent data. A stopped peer is not lost: its kernel
+// acknowledges data, and answers probes of a closed window.
 constexpr std::chrono::milliseconds kHostLost = std::chrono::seconds(60);
 // As kHostLost, for a Link with Reconnecting.
 constexpr std::chrono::milliseconds kConnectionLost = std::chrono::seconds(10);
@@ -252,8 +253,8 @@ void TcpLink::transfer(const TransferRequest& what, TransferDone done) {
   bulk_.transfer(what, before, counting(what.bytes, std::move(done)));
 }
 
-// The pieces enter the streams before the count is visible: in each socket they precede the
-// messages that wait for this count.
+// The pieces enter the streams before other threads see the count that includes this write. So in
+// each socket the pieces precede the transfers that wait for this count.
 void TcpLink::write_in_order(RegionId region, uint64_t offset, const void* local, size_t bytes,
                              TransferDone done) {
   if (bytes == 0 || offset > UINT64_MAX - bytes) {

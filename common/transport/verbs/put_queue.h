@@ -60,7 +60,8 @@ class PutQueue {
   // Posts an empty write with immediate data. `before` is called in the order of the puts.
   Status signal(uint32_t immediate, const std::function<void()>& before);
 
-  // Polls for completions. Returns true if everything posted up to the last signal() is confirmed.
+  // Polls for completions. Returns true if everything posted up to the last signal() is confirmed,
+  // or after stop().
   bool poll();
   void stop();
   // Stops, and returns when no thread uses the queue pair any more.

@@ -6,7 +6,8 @@
 // a queue. Budgets count the amounts in use. The server has a budget, and so have each user and
 // each group with limits. Each budget is first come, first served: if a budget has too little left
 // for an applicant, the applicant holds back later applicants of this budget, and no other
-// applicants. An applicant whose devices are leased to others keeps its place in the queue, and
+// applicants. (If only sessions of its own user are in its way, it holds back only applicants of
+// this user.) An applicant whose devices are leased to others keeps its place in the queue, and
 // holds back no other applicant.
 //
 // A client that does not want to wait is also put into the queue, but only for a moment
@@ -135,9 +136,11 @@ class Admission {
 
     bool lacks_room() const;
     std::string remedy() const;  // for the administrator
-    // A clause that names a disconnected session that could make room. `waited`: as for hint_of().
+    // A clause that names a disconnected session that could make room. `waited`: the client has
+    // waited, so the clause does not advise it to wait.
     std::string lost_hint(bool waited) const;
-    // Whether the applicant would be admitted after the end of the sessions of these permits.
+    // Whether the budgets would have room for the applicant if the sessions of these permits had
+    // ended.
     bool fits_without(const std::vector<const Permit*>& over) const;
     uint32_t count() const { return static_cast<uint32_t>(devices_.size()); }
 
@@ -150,7 +153,7 @@ class Admission {
     std::unique_ptr<Permit> permit_;
     size_t place_ = 0;
     bool may_wait_ = false;
-    const Budget* lacks_ = nullptr;  // the budget with too little left; one of budgets_
+    const Budget* lacks_ = nullptr;  // the budget for which it waits; one of budgets_
     bool behind_ = false;            // *lacks_ has enough left, but other applicants came earlier
   };
 

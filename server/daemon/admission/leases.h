@@ -57,8 +57,7 @@ class Leases {
  public:
   using Time = std::chrono::sys_seconds;
   static constexpr size_t kMost = 1000;
-  // The most leases in one LeaseAnswer, which must fit into a socket's buffer: the daemon does not
-  // wait for the reader.
+  // The most leases in one LeaseAnswer. A client requests a longer list in parts.
   static constexpr size_t kMostInPage = 32;
 
   // A running session. `who` names its lease.

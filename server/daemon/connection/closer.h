@@ -54,7 +54,7 @@ class Closer {
   void end();
 
  private:
-  // Returns false if the helper does not read for now.
+  // Returns false if the helper does not read for now, or after a temporary error.
   bool pass(uid_t user, UniqueFd* connection);
   bool say_closed();
 

@@ -160,7 +160,8 @@ class Connection {
   void answer_gpu_query();
   void report_status();
   Result<UniqueFd> duplicate_socket() const;
-  // Sends the client its last message, of any length. The client has some time to read it.
+  // Sends the client its last message, which may exceed the socket's buffer. The client has some
+  // time to read it.
   void send_answer(wire::MessageType type, const std::vector<std::byte>& body);
 
   // waiting.cpp
@@ -173,7 +174,7 @@ class Connection {
   const ConnectionServices& services_;
   State state_ = State::kReading;
   Clock::time_point deadline_;
-  const Clock::time_point introduce_by_;  // the deadline in state Reading
+  const Clock::time_point introduce_by_;  // the deadline in Reading and Handshake
   Clock::time_point spared_until_{};
   Socket socket_;
   std::string name_;
@@ -200,7 +201,7 @@ class Connection {
   wire::LeaseRequest lease_request_;  // in Leasing
   Clock::time_point asked_at_{};      // in Measuring
   Unsent unsent_;                     // in Answering
-  wire::Hello hello_;                 // set from Naming on, as are the members below
+  wire::Hello hello_;                 // of a client that wants a session: set from Naming on
   Clock::time_point waits_since_{};
   Clock::time_point report_at_{};                    // when to send the next kQueued
   std::unique_ptr<Admission::Applicant> applicant_;  // in Queued

@@ -51,7 +51,7 @@ class Reload {
   using Load = std::function<Status(Settings* settings)>;
 
   // The references must outlive this object. run() calls `applied` when the new settings are in
-  // effect, and adds the text that it returns to the result.
+  // effect, and adds the text that `applied` returns to its own result.
   Reload(Settings& settings, Load load, Admission& admission, Authenticator& authenticator,
          Audit& audit, WorkerPool& pool, ServiceManager& service_manager,
          std::function<std::string()> applied)

@@ -19,8 +19,8 @@ namespace rcuda::server {
 namespace {
 
 constexpr uint64_t kMost = 1ull << 47;  // end of the user addresses
-// Null pointers must fault, even if this process runs as root, which may map the lowest pages
-// (vm.mmap_min_addr).
+// The lowest address that a client may expose. Null pointers must fault, even if this process runs
+// as root, which may map the lowest pages (vm.mmap_min_addr).
 constexpr uint64_t kLowest = 64u << 10;
 
 constexpr unsigned kKnownFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |

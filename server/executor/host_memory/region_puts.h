@@ -151,7 +151,7 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
   std::vector<uint32_t> free_places_ RCUDA_GUARDED_BY(mutex_);
   std::map<uint64_t, Place> places_ RCUDA_GUARDED_BY(mutex_);  // by SessionStream::key
   std::vector<Marked> marked_ RCUDA_GUARDED_BY(mutex_);        // the oldest first
-  // Regions into which something was put.
+  // Regions that the client has announced, as an earlier put() or know() has shown.
   std::set<transport::RegionId> known_ RCUDA_GUARDED_BY(mutex_);
   Status failed_ RCUDA_GUARDED_BY(mutex_);  // an error of deliver(), until reached() latches it
   // Region and offset of the latest put, and the number of puts so far.

@@ -9,7 +9,7 @@ constexpr uint64_t kPageBytes = 4096;
 // The largest piece that is kept. It has the digests of up to 3.8 MB of mirrored memory. More
 // mirrored memory takes so long to allocate that the time to allocate its digests does not matter.
 constexpr uint64_t kMostKeptBytes = 4 * kPageBytes;
-constexpr size_t kMostKept = 16;
+constexpr size_t kMostKept = 16;  // pieces
 
 // Memory that may be kept has whole pages, so that digests of about the same size can use it.
 uint64_t size_for(uint64_t bytes) {

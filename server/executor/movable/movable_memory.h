@@ -59,7 +59,7 @@ class MovableMemory {
   // For the program's calls.
   const api::DriverTable& table() const { return moving_ ? moving_->table() : driver; }
 
-  // Whether the address lies in memory of cuMemAlloc that can move.
+  // Whether the address lies in memory that cuMemAlloc made movable; true also after its export.
   bool is_allocation(CUdeviceptr address) const;
   // Exports memory of is_allocation() under a name, which ends with the memory. From now on the
   // memory stays on its device. Another call for the same memory returns the same name.

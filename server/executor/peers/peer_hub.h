@@ -121,7 +121,7 @@ class PeerHub {
     auto found = outcomes_.extract(copy);
     return found ? std::move(found.mapped()) : nullptr;
   }
-  // See CudaDeviceOps.
+  // To be called before the program's context is destroyed (CudaDeviceOps::forget_context()).
   void forget_context(CUcontext context) {
     if (ops_) ops_->forget_context(context);
   }

@@ -35,7 +35,7 @@ using WhenDone = std::function<void(CUresult)>;
 class Completions {
  public:
   struct Marks {
-    std::span<std::byte> memory;  // page-locked zeros, see await(); may be empty
+    std::span<std::byte> memory;  // page-locked zeros, for the GPU-written words
     size_t most_streams = 0;      // SessionResources::most_streams
   };
   // All outlive this object.
@@ -57,9 +57,9 @@ class Completions {
   //     the memory, needs the driver's event as well;
   //   - in the legacy stream: PyTorch's `.item()`, which waits for the legacy stream, took longer
   //     with GPU-written words (H100);
-  //   - in sessions with as many streams as a device has queues for kernels. Unlike a copy, the
-  //     write goes through such a queue. If another stream shares the queue, the write may have to
-  //     wait for that stream's work, which may itself wait for the program;
+  //   - in sessions with so many streams (SessionResources::most_streams) that streams may share
+  //     a device's queues for kernels. Unlike a copy, the write goes through such a queue. So it
+  //     may have to wait for another stream's work, which may itself wait for the program;
   //   - if two completions of the stream are pending already: the client would gain nothing, and
   //     the write takes a place in the stream's queue.
   void await(const SessionStream& stream, WordSignal signal);
