@@ -10,7 +10,6 @@
 //   device_api      the host side of NCCL's device API
 //   parameters      NCCL's parameters
 //   ask             questions to a worker's NCCL
-//   not_forwarded   the error for functions and members that rcuda does not support
 //   step            a Step: one call of NCCL, from the program's call until the worker's answer
 //   group           records the Steps of a group, and makes a batch of them for each worker
 //   send            sends a batch to its worker, and takes the answers
@@ -25,10 +24,11 @@
 #include "client/nccl/forwarded.h"
 #include "client/nccl/group.h"
 #include "client/nccl/library.h"
-#include "client/nccl/not_forwarded.h"
 #include "client/objects/named.h"
 #include "client/objects/stream.h"
 #include "client/route/find_route.h"
+#include "common/base/first_report.h"
+#include "common/base/log.h"
 
 namespace rcuda::client::nccl {
 namespace {
@@ -96,7 +96,14 @@ int read_config(const OperationConfig& given, const Session* session, OperationT
   OperationConfig& config = tail->config;
   std::memcpy(static_cast<void*>(&config), &given, known);
   config.size = sizeof config;
-  if (config.extensions) return not_forwarded("ncclCollConfig_t::ext");
+  if (config.extensions) {
+    if (first_report("ncclCollConfig_t::ext")) {
+      RCUDA_ERROR(
+          "rcuda does not support ncclCollConfig_t::ext: the call returns ncclInvalidUsage "
+          "(docs/nccl.md)");
+    }
+    return kInvalidUsage;
+  }
   if (config.algorithms) {
     tail->algorithm_bytes =
         static_cast<uint32_t>(std::min(std::strlen(config.algorithms), kMostNameBytes));

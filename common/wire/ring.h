@@ -117,10 +117,11 @@ class RingReader {
   // peer can change the frame until try_next() copies it.
   std::optional<Ahead> look(std::span<std::byte> to);
   // Where in the receiver's window the next frame's header will be. A nonzero word there means that
-  // a frame has arrived. Other threads may read it if the owner gives them this offset.
+  // a frame has arrived. Other threads may read it if the owner gives them this offset. If they
+  // read zero because try_next() has cleared the header, they also see what the owner wrote before
+  // it called try_next().
   uint64_t next_offset() const { return layout_.ring_offset + position_; }
-  // Bytes consumed since the start; identifies the position of next_offset(). A thread that sees a
-  // header cleared by try_next() also sees the owner's writes before that call of try_next().
+  // Bytes consumed since the start.
   uint64_t consumed() const { return consumed_; }
 
  private:

@@ -138,7 +138,7 @@ class Context : public std::enable_shared_from_this<Context> {
   void stop();
 
  private:
-  // Ends this context's access to the peer's memory, after removing the peer from peers_.
+  // Ends this context's access to the peer's memory. The caller has removed the peer from peers_.
   void drop_peer(Context& peer);
 
   Device& device_;

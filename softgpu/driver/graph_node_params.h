@@ -41,8 +41,8 @@ CUresult make_free_node(CUdeviceptr address, NodeContent* content);
 // Calls the function above that fits params->type.
 CUresult make_node(CUgraphNodeParams* params, NodeContent* content);
 
-// The parameters of a node, which must be of the function's type. The node owns the kernel
-// parameters to which the result points.
+// Return the parameters of a node, which must be a kernel node, a copy node or a fill node. The
+// node owns the kernel parameters to which the first function's result points.
 CUDA_KERNEL_NODE_PARAMS_v2 kernel_params_of(GraphNode& node);
 CUDA_MEMCPY3D copy_params_of(const GraphNode& node);
 CUDA_MEMSET_NODE_PARAMS fill_params_of(const GraphNode& node);

@@ -278,8 +278,9 @@ class LeasesTest(unittest.TestCase):
     def test_a_lease_says_how_long_it_lasts(self):
         server = self.server()
         name = f"127.0.0.1:{server.port}"
-        for arguments, status, said in ((["take", name], 2, "--for is missing: write a time from now such as 90m"),
-                                        (["extend", name, "1a2b3c4d"], 2, "--for is missing: write a time from now such as 90m, 12h, 30d or 8w, or never (until it is revoked)"),
+        for arguments, status, said in ((["take", name], 2, "--for is missing: write how long the lease lasts: a time from now such as 90m"),
+                                        (["extend", name, "1a2b3c4d"], 2, "--for is missing: write how long the lease lasts: a time from now such as 90m, 12h, 30d or 8w, or never "
+                                         "(until somebody revokes the lease)"),
                                         (["take", name, "--for", "2x"], 2, "rcuda-lease: --for: \"2x\" is not usable: write a time from now such as 90m"),
                                         (["take", name, "--for", "1h", "--wait", "x"], 2, '--wait: "x" is not usable: write a time such as 30s'),
                                         (["take", name, "--for", "1h", "--devices", "x"], 2, '--devices: "x" is not usable: write a number'),

@@ -384,8 +384,11 @@ int start(int argc, char** argv) {
   const bool needs_end =
       operation == wire::LeaseOperation::kTake || operation == wire::LeaseOperation::kExtend;
   if (needs_end && options.lasts.empty()) {
-    std::fprintf(stderr, "rcuda-lease: --for is missing: write %s (until it is revoked)\n",
-                 kLifeForms);
+    std::fprintf(
+        stderr,
+        "rcuda-lease: --for is missing: write how long the lease lasts: %s (until somebody "
+        "revokes the lease)\n",
+        kLifeForms);
     return config::CommandLine::kWrongUse;
   }
   const auto life = parse_life(options.lasts);

@@ -1,9 +1,9 @@
 // AdaptiveSpin: how long a thread polls for the next data before it sleeps. A wake-up takes 10 to
-// 100 us. If a thread sleeps in one iteration of a program's loop, the wake-up makes the iteration
-// longer. So the thread's wait in the next iteration is longer, too, and the thread sleeps again.
-// To prevent this, a thread that is woken soon after it fell asleep polls longer the next time, up
-// to kMost times `least`; after a longer sleep it polls for `least` again. A pause of the program
-// wastes at most kMost times `least`. For one thread.
+// 100 us. If the thread of one end must be woken, its answer is late, so the thread of the other
+// end waits longer, and may sleep, too. In a program's loop, both threads may then sleep in each
+// iteration. To prevent this, a thread that is woken soon after it fell asleep polls longer the
+// next time, up to kMost times `least`; after a longer sleep it polls for `least` again. A pause of
+// the program wastes at most kMost times `least`. For one thread.
 #pragma once
 
 #include <algorithm>

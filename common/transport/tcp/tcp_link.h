@@ -129,8 +129,8 @@ class TcpLink final : public LinkCore {
   LentMemory lent_;
   SocketOrder order_;  // counts the messages that this side receives
   // Held while a put into a region, or the end of a write in order, is counted and enters the
-  // control stream. sent_in_order_ is raised only after that, so a message that waits for the new
-  // count is sent after the counted message.
+  // control stream. sent_in_order_ is raised only after that. So the peer never waits for a count
+  // (BulkHeader::after_puts) whose message is not in the control stream yet.
   Mutex sent_mutex_;
   SentOrder sent_order_ RCUDA_GUARDED_BY(sent_mutex_);
   std::atomic<uint32_t> sent_in_order_{0};  // sent_order_'s count; raised with sent_mutex_ held

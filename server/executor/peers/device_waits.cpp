@@ -29,7 +29,8 @@ void DeviceWaits::make(Call call, int attempts) {
   if (call.waits_for_work && attempts < kMaxAttempts && is_busy(call.context)) {
     return postpone(std::move(call), attempts + 1);
   }
-  // This check comes last, because a command after the wait may have held a stream again.
+  // Checked last: while this call waited for its context, the executor ran other commands, and one
+  // of them may hold a stream.
   if (when_free_.empty() && !peers_.holding()) return call.run();
   when_free_.push_back(std::move(call.run));
 }
