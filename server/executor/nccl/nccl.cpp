@@ -117,7 +117,9 @@ uint64_t tag_of(const NcclStep& step) {
 
 int set_encryption(const nccl::Functions& functions, const std::string& psk) {
   if (!functions.ncclSetEncryption) return nccl::kInvalidUsage;
-  static std::deque<std::string> kept;  // NCCL may use the pointer later; one session's few calls
+  static Mutex mutex;
+  static std::deque<std::string> kept;  // NCCL may use the pointer later
+  MutexLock lock(mutex);
   nccl::EncryptionConfig config;
   if (!psk.empty()) {
     config.mode = nccl::EncryptionConfig::kPsk;
@@ -311,14 +313,14 @@ void Nccl::lose_now(const std::vector<uint64_t>& tags) {
   for (const std::shared_ptr<NcclBatch>& batch : in_progress_) {
     const auto step = std::ranges::find_if(batch->steps, is_new);
     if (step == batch->steps.end()) continue;
-    // end_wait() may also abort the parent of a growth, although the parent has lost no rank.
-    for (NcclStep& one : batch->steps) {
-      if (one.communicator && needs_lost(one)) one.communicator->is_lost = true;
-    }
     batch->is_being_revoked = true;
     if (batch->is_made) {
       batch->is_being_revoked = false;
       continue;
+    }
+    // end_wait() also revokes the parent of a growth, although the parent may have all its ranks.
+    for (NcclStep& one : batch->steps) {
+      if (one.communicator && needs_lost(one)) one.communicator->is_lost = true;
     }
     const bool started = run(
         step->context,
