@@ -83,8 +83,8 @@ Result<int> finish(Opening& opening) RCUDA_REQUIRES(opening_mutex) {
   }
   std::memcpy(&head, body.data(), sizeof head);
   const std::string text(reinterpret_cast<const char*>(body.data()) + kHead, body.size() - kHead);
-  if (head.version == 0) return Status(Code::kNotFound, session.name() + " has no NCCL: " + text);
   if (encryption_result == kSuccess) encryption_result = head.encryption;
+  if (head.version == 0) return Status(Code::kNotFound, session.name() + " has no NCCL: " + text);
   known()[session.index()] = {head.version, head.waits != 0};
   RCUDA_DEBUG("%s has NCCL %d (%s)", session.name().c_str(), head.version, text.c_str());
   return head.version;
@@ -204,7 +204,7 @@ int ncclSetEncryption(const EncryptionConfig*) {
   const Status opened = open_library(true);
   if (!opened.ok()) RCUDA_ERROR("ncclSetEncryption failed: %s", opened.context().c_str());
   MutexLock lock(opening_mutex);
-  return opened.ok() ? encryption_result : int{kSystemError};
+  return opened.ok() || encryption_result != kSuccess ? encryption_result : int{kSystemError};
 }
 
 int library_version() { return version.load(); }

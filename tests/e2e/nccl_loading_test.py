@@ -88,7 +88,7 @@ ENCRYPTED = """
         print(nccl.ncclSetEncryption(config(bool(psk), psk.encode() or None)), end=" ")
     print(nccl.ncclCommInitAll(comms, 2, None))
 """
-SECRET = "a secret of all ranks"
+SECRET = "a secret of all ranks, which has 32 bytes or more"
 
 # The worker of rank 0 refuses its operation, whose buffers overlap. So rank 1 waits until the client aborts it.
 FAILED_GROUP = """
@@ -226,6 +226,8 @@ class LoadingTest(unittest.TestCase):
             result = self.run_remotely(sys.executable, "-c", encrypted, RCUDA_NCCL="server", **variables)
             self.assertNotEqual(result.stdout, "0\n", result.stderr)
             self.assertIn("call ncclSetEncryption", result.stderr)
+            result = self.run_remotely(sys.executable, "-c", encrypted, "short", RCUDA_NCCL="server", **variables)
+            self.assertEqual(result.stdout, "4 2\n", result.stderr)  # ncclInvalidArgument, ncclSystemError
             # The encryption cannot be ended.
             result = self.run_remotely(sys.executable, "-c", encrypted, SECRET, "", **variables)
             self.assertEqual(result.stdout, "0 2 0\n", result.stderr)  # ncclSystemError

@@ -281,7 +281,7 @@ ncclResult_t ncclGetVersion(int* version) {
 }
 
 ncclResult_t ncclSetEncryption(const ncclEncryptionConfig_t* config) {
-  constexpr size_t kLeastBytes = 16;
+  constexpr size_t kLeastBytes = 32;  // as NCCL 2.32.3
   if (!config || config->magic != kNcclMagic || config->mode < 0 || config->mode > 1) {
     return ncclInvalidArgument;
   }
