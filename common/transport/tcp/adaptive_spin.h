@@ -14,9 +14,8 @@ namespace rcuda::transport {
 class AdaptiveSpin {
  public:
   // The longest polling, as a multiple of `least`. With a `least` of 50 us, threads poll through
-  // gaps of up to 800 us. Compared with a kMost of 4, an OpenMM step of 120 us takes 154 us over
-  // TCP instead of 170, and a copy of 64 KB every 300 us takes 100 us instead of 160 (H200). Eight
-  // sessions at a time are 1 to 2 % slower.
+  // gaps of up to 800 us. Compared with a kMost of 4, a copy of 64 KB every 300 us takes 84 to 106
+  // us over TCP instead of 124 to 157 (H200). Eight sessions at a time are 1 to 2 % slower.
   static constexpr int kMost = 16;
 
   // If `least` is zero, the thread never polls.
