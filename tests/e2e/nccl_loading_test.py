@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """How programs get rcuda's libnccl.so.2, and which NCCL executes their calls, the servers' or the program's own: linked
-programs with an RPATH, programs that open the library by its name, and CuPy, with rcuda-run and with rcuda.connect().
+programs with an RPATH, programs that open the library by its name, CuPy and nccl4py, with rcuda-run and with rcuda.connect().
 Also what happens when a server's NCCL fails.
 
     nccl_loading_test.py --build FOLDER --linked PROGRAM --nccl LIBRARY --wheels FOLDER [unittest arguments]
@@ -46,6 +46,29 @@ CUPY = """
     for device in range(2):
         with cupy.cuda.Device(device):
             print(cupy.asnumpy(data[device]).tolist())
+"""
+
+NCCL4PY = """
+    import ctypes
+    import nccl.core
+    from cuda.core import Device
+    print("NCCL", nccl.core.get_version().libnccl.version)
+    comms, streams, data = nccl.core.Communicator.init_all([0, 1]), [], []
+    for device in range(2):
+        Device(device).set_current()
+        streams.append(Device(device).create_stream())
+        data.append(nccl.core.mem_alloc(4096))
+        data[device].fill(2 + device, stream=streams[device])
+    with nccl.core.group():
+        for device in range(2):
+            comms[device].allreduce(data[device], data[device], nccl.core.SUM, stream=streams[device])
+    for device in range(2):
+        Device(device).set_current()
+        streams[device].sync()
+        host, address = (ctypes.c_uint8 * 4096)(), ctypes.c_uint64(int(data[device].handle))
+        assert ctypes.CDLL("libcuda.so.1").cuMemcpyDtoH_v2(host, address, ctypes.c_size_t(4096)) == 0
+        print(set(host))
+        comms[device].destroy()
 """
 
 LACKING = """
@@ -180,6 +203,13 @@ class LoadingTest(unittest.TestCase):
         expected = f"NCCL {SERVERS}\n[2.0, 5.0]\n[2.0, 5.0]\n"
         self.assertEqual(self.run_remotely(python, "-c", textwrap.dedent(CUPY)).stdout, expected)
         self.assertEqual(self.run_program(python, "-c", self.connected(CUPY)).stdout, expected)
+
+    def test_nccl4py(self):
+        python = os.path.join(WHEELS, "bin/python")
+        self.start({"TESTNCCL_VERSION": str(SERVERS)}, {"TESTNCCL_VERSION": str(SERVERS)})
+        expected = "NCCL 2.29.7\n{5}\n{5}\n"
+        self.assertEqual(self.run_remotely(python, "-c", textwrap.dedent(NCCL4PY)).stdout, expected)
+        self.assertEqual(self.run_program(python, "-c", self.connected(NCCL4PY)).stdout, expected)
 
     def test_whose_library(self):
         # One server has no NCCL. So all GPUs use the program's own NCCL, or the program ends with the reason.
