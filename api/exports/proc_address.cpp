@@ -47,8 +47,9 @@ extern "C" __attribute__((weak, visibility("default"))) CUresult cuGetProcAddres
   // Like driver 580: a request for a version later than the driver's fails, even for an older
   // symbol.
   if (cudaVersion > rcuda::api::kOldestDriver && cudaVersion > rcuda::api::find_driver_version()) {
-    RCUDA_DEBUG("cuGetProcAddress(%s, %d): the driver has version %d", symbol, cudaVersion,
-                rcuda::api::find_driver_version());
+    RCUDA_DEBUG(
+        "cuGetProcAddress(%s) is refused: it requests version %d, the driver has version %d",
+        symbol, cudaVersion, rcuda::api::find_driver_version());
     return CUDA_ERROR_INVALID_VALUE;
   }
   const bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;

@@ -18,8 +18,10 @@ namespace rcuda::client {
 // Work of `earlier` comes before the work that a stream of another session does after `position`.
 struct SessionOrder {
   Session* earlier = nullptr;
-  const Timeline* stream = nullptr;  // the other session's stream; null: it has no timeline
-  std::weak_ptr<Timeline> timeline;  // the timeline of `stream`; expired: the stream has ended
+  // Identifies the other session's stream by the address of its timeline, which may have ended.
+  // Null: the stream has no timeline.
+  const Timeline* stream = nullptr;
+  std::weak_ptr<Timeline> timeline;  // the same timeline; expired: the stream has ended
   uint64_t position = 0;
   bool operator==(const SessionOrder& other) const {
     return earlier == other.earlier && stream == other.stream && position == other.position;

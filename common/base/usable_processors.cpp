@@ -25,9 +25,9 @@ unsigned smaller_quota(unsigned one, unsigned other) {
   return one == 0 || other == 0 ? std::max(one, other) : std::min(one, other);
 }
 
-// Returns the smallest quota of `group` (a path) and of the groups above it. In a container, the
-// mount's root may be the last group of the path. The files of the other groups are then missing,
-// which counts as no quota.
+// Returns the smallest quota of `group` (a path) and of the groups above it. In a container,
+// `group` may be the path on the host, while `mount` itself has the files of its last group. The
+// other folders are then missing, which counts as no quota.
 unsigned quota_along(const std::string& mount, std::string group, bool is_v2) {
   for (unsigned least = 0;; group.resize(group.rfind('/'))) {
     if (group == "/") group.clear();

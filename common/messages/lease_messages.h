@@ -50,7 +50,9 @@ struct LeaseRequest {
   uint32_t count = 0;
   bool shared = false;   // kTake: others may have leases of the same devices
   uint64_t seconds = 0;  // kTake, kExtend: from now; 0: no end
-  bool waits = false;    // kTake: the client repeats the request while devices are leased to others
+  // kTake: the operator repeats the request while devices are in use. So the server may end
+  // disconnected sessions that hold the devices.
+  bool waits = false;
   // kTake: the server may oversubscribe the leased devices, if it oversubscribes any.
   bool oversubscribed = false;
 };

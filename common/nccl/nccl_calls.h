@@ -143,8 +143,9 @@ enum class Question : uint32_t {
   kUniqueId = 4,   // for ranks that will join: the text is the id
   kFirstOfThreads = 5,
   kProperties = 5,  // the tail is the program's struct, the text the same struct filled in
-  // `value`: the device communicator's number. The text: uint64_t bytes, the struct padded to 8
-  // bytes, a MadeResource for each resource and a Multimem for each team.
+  // `value`: the device communicator's number. The text: the size of the program's
+  // ncclDevComm as a uint64_t, its bytes padded to 8, a MadeResource for each resource and a
+  // Multimem for each team.
   kDeviceCommunicator = 6,
   kTeam = 7,  // `value`: TeamOf, `other`: its mode; the text is a Team
   // The address of `offset` in `window`. The question's `value` is an AddressOf, its tail a

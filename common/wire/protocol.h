@@ -157,8 +157,8 @@ struct NoticeEvent {
 };
 static_assert(sizeof(NoticeEvent) == 16);
 
-// The times of a command that was sent with kFlagTraced: its execution by the executor or, with a
-// stream, its work on the GPU.
+// The times of a command that was sent with kFlagTraced: its execution by the executor or, with
+// kOnDevice, its work in a stream on the GPU. A command with a stream may have both events.
 struct TraceEvent {
   static constexpr uint32_t kOnDevice = 1;
   uint64_t begin_ns, end_ns;  // worker's CLOCK_MONOTONIC

@@ -4,13 +4,13 @@
 // space (common/wire/address_ranges.h). A driver allocates at free addresses of its process: plain
 // and pinned memory at addresses that the kernel chooses, from the top down; stream-ordered pools
 // and reservations from the bottom up. So before the driver starts, raise() makes inaccessible
-// mappings at all free addresses outside of the worker's base. open() frees the addresses of the
-// window when the session begins. Memory that fits into neither base nor window cannot be
-// allocated.
+// mappings at all free addresses from kFenceBegin on, except in the worker's base. open() frees the
+// addresses of the window when the session begins. Memory that fits into neither base nor window
+// cannot be allocated.
 //
-// This works only if the kernel chooses addresses in the base and the window first, and addresses
-// below kFenceBegin only when base and window are full. The usual layout of a process has this
-// property. With the legacy layout the kernel never chooses addresses below its start point:
+// This works only if the kernel chooses addresses in the base and the window first, and the open
+// addresses below kFenceBegin only when base and window are full. The usual layout of a process has
+// this property. With the legacy layout the kernel never chooses addresses below its start point:
 // raise() closes these addresses too, and no window lies there. With a stack limit of terabytes,
 // recent kernels choose low addresses first. The daemon lowers such a limit before it starts
 // workers (daemon/main.cpp).

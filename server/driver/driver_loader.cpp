@@ -90,8 +90,8 @@ Result<LoadedDriver> try_driver(const std::string& path) {
   if (is_client_library(driver.path)) {
     return Status(Code::kInvalidArgument,
                   driver.path +
-                      " is rcuda's client library, not a driver: take it out of "
-                      "LD_LIBRARY_PATH for the server");
+                      " is rcuda's client library, not a driver: correct --driver (RCUDA_DRIVER) "
+                      "if it names this file, otherwise remove the file from the library path");
   }
   if (driver.table.cuDriverGetVersion(&driver.version) == CUDA_SUCCESS &&
       driver.version < api::kOldestDriver) {

@@ -25,9 +25,9 @@ class Stream;
 
 class GraphExec {
  public:
-  // CUDA_ERROR_INVALID_VALUE for a graph with a cycle; _NOT_SUPPORTED if a graph with memory nodes
-  // has been instantiated already. The caller must not hold graph_mutex(). Inserts into the handle
-  // table.
+  // CUDA_ERROR_INVALID_VALUE for a graph with a cycle; _NOT_SUPPORTED if the graph has memory nodes
+  // and an executable of it with memory nodes exists. The caller must not hold graph_mutex().
+  // Inserts into the handle table.
   static CUresult instantiate(const std::shared_ptr<Graph>& graph, uint64_t flags,
                               std::shared_ptr<GraphExec>* exec);
   static std::shared_ptr<GraphExec> from_handle(CUgraphExec handle);

@@ -239,7 +239,7 @@ void add_floats(CaseList* list) {
     out[0] = word(v > 0 ? std::min(v, 1.0f) : 0.0f);
   });
   list->add("cvt.rna.tf32.f32", "cvt.rna.tf32.f32 D0, S0;", "r", "w", [](In in, Out out) {
-    out[0] = (in[0] + 0x1000) & 0xffffe000;  // adds half of the dropped part: ties away from zero
+    out[0] = (in[0] + 0x1000) & 0xffffe000;  // adds half of the last kept bit: ties round away from zero
   });
 }
 

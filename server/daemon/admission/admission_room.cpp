@@ -38,7 +38,7 @@ std::string Admission::Applicant::room_hint() const {
     over.push_back(session.permit);
     if (!session.client.ends) newest = std::min(newest, session.client.lost_for);
     if (!fits_without(over)) continue;
-    if (session.client.ends) return "";  // the applicant gets this place
+    if (session.client.ends) return "";  // the sessions that are ending already make room
     return "; the server ends a disconnected session for this program" +
            LostClient{.lost_for = newest}.when() + ", unless its client connects again";
   }

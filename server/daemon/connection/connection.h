@@ -194,7 +194,8 @@ class Connection {
   std::optional<Proof> proof_;             // in Held and Proving
   std::optional<Identity> identity_;       // once it is known
   wire::PartialMessage received_{kMostIntroduction};
-  // In Naming: the server does not serve the user, and waits only for the name in the refusal.
+  // In Naming: whether the client will be refused because the server does not serve its user. The
+  // refusal waits for the look-up of the user's name, which it states.
   bool is_refused_ = false;
   // In Naming: the request that waits for the user's name; none: a Hello waits.
   std::optional<std::pair<wire::MessageType, std::vector<std::byte>>> request_;

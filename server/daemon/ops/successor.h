@@ -6,11 +6,11 @@
 //               state that the old build carries (carried_state.h), and reports whether it
 //               understands both
 //               waits until no client connects or waits for a session
-//               check_successor() again, execute_successor(); look-ups that other threads make are
-//               lost
+//               check_successor() again, execute_successor(); look-ups in progress in the daemon's
+//               other threads are lost
 //   new build   take_carried() at its start; the daemon restores what it has carried
 //
-// Threads: the daemon's only thread. Blocking: check_successor(), until the new build has read its
+// Threads: the daemon's main thread. Blocking: check_successor(), until the new build has read its
 // settings, for kLongestCheck at most. Errors name the binary and the remedy.
 #pragma once
 

@@ -133,8 +133,9 @@ void WorkerPool::advance_rest(Worker& worker) {
       if (age < kLongestSuspend) return;
       return refuse_group(**waits, "its NCCL communicators did not suspend in time");
     }
-    // `limit` is for sessions at rest that wait for other sessions of their group. A session that
-    // makes room has another limit until it is at rest (rest_end()).
+    // How long this session, which is at rest, waits for the others of its group. Preempted
+    // sessions first finish their queued work, for preempt_wait at most. rest_end() limits a
+    // session that makes room and is not at rest yet.
     Clock::duration limit = kLongestRest;
     if (worker.park.is_preempted) {
       limit = std::max<Clock::duration>(limit, settings_.preempt_wait.get());

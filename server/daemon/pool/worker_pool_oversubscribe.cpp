@@ -222,8 +222,9 @@ void WorkerPool::look_later(const std::vector<Worker*>& members, Clock::time_poi
   next_room_ = std::min(next_room_.value_or(at), at);
 }
 
-// Whether the members have room. If not, parks other sessions if `may_displace` is true, and lets
-// the members look again later.
+// Whether the GPUs have room for `members`, sessions that wake together. If not, parks other
+// sessions if `may_displace` is true, and the members keep their claim to the room meanwhile. If no
+// session is parked for them, they look again later.
 bool WorkerPool::has_room(const std::vector<Worker*>& members, GpuMonitor& monitor,
                           Clock::time_point now, bool may_displace) {
   Park& first = members.front()->park;

@@ -27,7 +27,7 @@ struct Bf16 {
   SOFTGPU_INLINE static uint16_t write(double v) { return to_bf16(v); }
 };
 
-// Options beyond the operation itself: Instr::sub.
+// The modifiers of an instruction, as bits of Instr::sub.
 enum Option : uint8_t { kFtz = 1, kSat = 2, kRelu = 4 };
 
 template <class Format>
