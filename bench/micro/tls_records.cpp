@@ -122,6 +122,7 @@ SSL_SESSION* session_of(SSL* ssl) {
 SSL_CTX* make_context() {
   SSL_CTX* const context = SSL_CTX_new(TLS_method());
   SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION);
+  SSL_CTX_set_num_tickets(context, 0);  // a ticket would wake OpenSslEnd::receive() without data
   SSL_CTX_set_ciphersuites(context, "TLS_AES_128_GCM_SHA256");
   SSL_CTX_set_psk_use_session_callback(
       context,

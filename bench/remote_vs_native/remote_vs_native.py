@@ -273,6 +273,8 @@ def parse_arguments():
     arguments = parser.parse_args()
     if arguments.copies is not None:
         arguments.program = "remote_vs_native/copies"
+    if arguments.pause and (arguments.copies is None or arguments.sockets):
+        parser.error("--pause is only for --copies without --sockets")
     return arguments
 
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <list>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/nccl/forwarded.h"
@@ -85,7 +86,8 @@ Result<int> finish(Opening& opening) RCUDA_REQUIRES(opening_mutex) {
   const std::string text(reinterpret_cast<const char*>(body.data()) + kHead, body.size() - kHead);
   if (encryption_result == kSuccess) encryption_result = head.encryption;
   if (head.version == 0) return Status(Code::kNotFound, session.name() + " has no NCCL: " + text);
-  known()[session.index()] = {head.version, head.waits != 0};
+  // Other threads may read it after the first success.
+  if (version.load() == 0) known()[session.index()] = {head.version, head.waits != 0};
   RCUDA_DEBUG("%s has NCCL %d (%s)", session.name().c_str(), head.version, text.c_str());
   return head.version;
 }
@@ -93,18 +95,20 @@ Result<int> finish(Opening& opening) RCUDA_REQUIRES(opening_mutex) {
 // Returns the lowest version of the servers' libraries.
 Result<int> open_on_servers() RCUDA_REQUIRES(opening_mutex) {
   const std::string variables = variables_of_program(), tail = variables + encryption.psk;
-  const wire::NcclOpenBody body{static_cast<uint32_t>(variables.size()),
-                                static_cast<uint32_t>(encryption.psk.size()), encryption.is_set, 0};
-  encryption_result = kSuccess;
-  std::list<Opening> openings;
-  known().resize(Process::get().sessions().size());
-  for (const auto& session : Process::get().sessions()) {
-    if (!session->must_encrypt() || !encryption.psk.empty()) continue;
+  const auto must_encrypt = [](const auto& session) { return session->must_encrypt(); };
+  const bool demands = std::ranges::any_of(Process::get().sessions(), must_encrypt);
+  if (demands && encryption.psk.empty()) {
     return Status(Code::kUnsupported,
                   "RCUDA_SECURITY=tls forbids NCCL's connections between servers, which are not "
                   "encrypted: call ncclSetEncryption before other functions of NCCL, or set "
                   "RCUDA_SECURITY=auto, which allows them where servers trust their network");
   }
+  const wire::NcclOpenBody body{static_cast<uint32_t>(variables.size()),
+                                static_cast<uint32_t>(encryption.psk.size()), encryption.is_set,
+                                demands};
+  encryption_result = kSuccess;
+  std::list<Opening> openings;
+  known().resize(Process::get().sessions().size());
   for (const auto& session : Process::get().sessions()) {
     Opening& opening = openings.emplace_back();
     opening.session = session.get();
@@ -238,18 +242,24 @@ rcuda_nccl_functions() {
 extern "C" __attribute__((visibility("default"))) int rcuda_nccl_set_encryption(
     const rcuda::nccl::EncryptionConfig* config) {
   using namespace rcuda::client::nccl;
-  const bool has_psk = config && config->mode == EncryptionConfig::kPsk;
-  if (!config || config->size < sizeof *config || config->magic != kConfigMagic ||
-      (!has_psk && config->mode != EncryptionConfig::kNone) || (has_psk && !config->psk)) {
+  if (config && (config->size < sizeof *config || config->magic != kConfigMagic)) {
     return kInvalidArgument;
   }
-  const std::string psk = has_psk ? config->psk : "";
-  if (has_psk ? psk.empty() || psk.size() > kMostPskBytes : false) return kInvalidArgument;
+  const int mode = config ? config->mode : EncryptionConfig::kNone;
+  const bool encrypts = mode == EncryptionConfig::kPsk;
+  if (!encrypts && mode != EncryptionConfig::kNone) return kInvalidArgument;
+  const std::string psk = encrypts && config->psk ? config->psk : "";
+  if ((encrypts && psk.empty()) || psk.size() > kMostPskBytes) return kInvalidArgument;
+  Encryption before;
   {
     rcuda::MutexLock lock(opening_mutex);
-    encryption = {true, psk};
+    before = std::exchange(encryption, {true, psk});
   }
   const Functions* const functions = rcuda_nccl_functions();
-  if (!functions->ncclSetEncryption) return kInvalidUsage;  // the program's own NCCL is too old
-  return functions->ncclSetEncryption(config);
+  const int result =
+      functions->ncclSetEncryption ? functions->ncclSetEncryption(config) : int{kInvalidUsage};
+  if (result == kSuccess) return result;
+  rcuda::MutexLock lock(opening_mutex);
+  encryption = before;
+  return result;
 }

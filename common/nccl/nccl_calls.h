@@ -210,7 +210,7 @@ enum class ParameterType : int32_t {
   kText,    // ncclParamGetParameter
 };
 
-inline constexpr size_t kMostCommunicators = 4096;  // of a session
+inline constexpr size_t kMostCommunicators = 1024;  // of a session
 inline constexpr size_t kMostJobs = 256;            // calls of a session that wait for other ranks
 inline constexpr size_t kMostNameBytes = 1024;
 inline constexpr size_t kMostPskBytes = 4096;

@@ -1,5 +1,6 @@
 #include "server/protocol/work_page.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -26,7 +27,8 @@ std::string WorkPage::layout() {
   std::string text = "work";
   for (const auto& name : wire::kWorkNames) text += std::string(",") + name;
   return text + ",held" + std::to_string(kDevices) + ",kept_free,communicators" +
-         std::to_string(kCommunicators) + ",idle_end,used_at,lost_since,over_at,losses,fell_back;" +
+         std::to_string(kCommunicators) +
+         ",used,idle_end,used_at,lost_since,over_at,losses,fell_back;" +
          std::to_string(sizeof(Page));
 }
 
@@ -62,20 +64,26 @@ void WorkPage::set_lost_since(uint64_t ns, bool counts) {
 }
 
 void WorkPage::replace_tag(uint64_t old, uint64_t tag) {
-  for (std::atomic<uint64_t>& slot : page_->communicators) {
+  for (uint32_t i = 0; i < kCommunicators; ++i) {
+    std::atomic<uint64_t>& slot = page_->communicators[i];
     if (slot.load(std::memory_order_relaxed) != old) continue;
-    return slot.store(tag, std::memory_order_relaxed);
+    slot.store(tag, std::memory_order_relaxed);
+    if (i >= page_->used.load(std::memory_order_relaxed)) page_->used.store(i + 1);
+    return;
   }
 }
 
 void WorkPage::leave_all() {
   for (std::atomic<uint64_t>& slot : page_->communicators) slot.store(0, std::memory_order_relaxed);
+  page_->used.store(0);
 }
 
 std::vector<uint64_t> WorkPage::communicators() const {
   std::vector<uint64_t> tags;
-  for (const std::atomic<uint64_t>& slot : page_->communicators) {
-    if (const uint64_t tag = slot.load(std::memory_order_relaxed)) tags.push_back(tag);
+  const size_t used = std::min<size_t>(page_->used.load(), kCommunicators);
+  for (size_t i = 0; i < used; ++i) {
+    const uint64_t tag = page_->communicators[i].load(std::memory_order_relaxed);
+    if (tag != 0) tags.push_back(tag);
   }
   return tags;
 }

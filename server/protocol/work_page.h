@@ -85,6 +85,7 @@ class WorkPage {
     std::array<std::atomic<uint64_t>, kDevices> held;
     std::array<std::atomic<uint64_t>, kDevices> kept_free;
     std::array<std::atomic<uint64_t>, kCommunicators> communicators;
+    std::atomic<uint32_t> used;  // the tags are in the first `used` elements
     std::atomic<uint64_t> idle_end;
     std::atomic<uint64_t> used_at;
     std::atomic<uint64_t> lost_since;

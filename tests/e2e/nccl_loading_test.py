@@ -111,6 +111,31 @@ ENCRYPTED = """
         print(nccl.ncclSetEncryption(config(bool(psk), psk.encode() or None)), end=" ")
     print(nccl.ncclCommInitAll(comms, 2, None))
 """
+# One of two ranks, in a process for each: its number, the file of the id, its secret. Prints the result of its initialization.
+RANK = """
+    import ctypes, os, sys, time
+    class Config(ctypes.Structure):
+        _fields_ = [("size", ctypes.c_size_t), ("magic", ctypes.c_uint), ("version", ctypes.c_uint), ("mode", ctypes.c_int),
+                    ("psk", ctypes.c_char_p)]
+    class Id(ctypes.Structure):
+        _fields_ = [("bytes", ctypes.c_char * 128)]
+    rank, path, secret = int(sys.argv[1]), sys.argv[2], sys.argv[3].encode()
+    nccl, cuda = ctypes.CDLL("libnccl.so.2"), ctypes.CDLL("libcuda.so.1")
+    context, comm, unique = ctypes.c_void_p(), ctypes.c_void_p(), Id()
+    assert nccl.ncclSetEncryption(ctypes.byref(Config(ctypes.sizeof(Config), 0xcafebeef, 23203, bool(secret), secret or None))) == 0
+    assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), rank) == 0
+    assert cuda.cuCtxSetCurrent(context) == 0
+    if rank == 0:
+        assert nccl.ncclGetUniqueId(ctypes.byref(unique)) == 0
+        with open(path + ".new", "wb") as file:
+            file.write(bytes(unique))
+        os.rename(path + ".new", path)
+    while not os.path.exists(path):
+        time.sleep(0.01)
+    with open(path, "rb") as file:
+        unique = Id.from_buffer_copy(file.read())
+    print(nccl.ncclCommInitRank(ctypes.byref(comm), 2, unique, rank))
+"""
 SECRET = "a secret of all ranks, which has 32 bytes or more"
 
 # The worker of rank 0 refuses its operation, whose buffers overlap. So rank 1 waits until the client aborts it.
@@ -243,6 +268,16 @@ class LoadingTest(unittest.TestCase):
         for secrets, results in ((SECRET,), "0 0"), (("short",), "4 0"), ((SECRET, ""), "0 0 0"):
             result = self.run_remotely(sys.executable, "-c", encrypted, *secrets)
             self.assertEqual(result.stdout, results + "\n", result.stderr)
+
+    def test_secrets_that_differ(self):
+        self.start({}, {})
+        for secrets, result in (((SECRET, SECRET), "0\n"), ((SECRET, SECRET[::-1]), "2\n"), ((SECRET, ""), "2\n")):
+            with tempfile.TemporaryDirectory() as folder:
+                command = [os.path.join(BUILD, "bin/rcuda-run"), "--devices", self.devices, "--", sys.executable, "-c",
+                           textwrap.dedent(RANK)]
+                ranks = [subprocess.Popen([*command, str(rank), os.path.join(folder, "id"), secret], stdout=subprocess.PIPE,
+                                          text=True) for rank, secret in enumerate(secrets)]
+                self.assertEqual([rank.communicate(timeout=100)[0] for rank in ranks], [result, result])  # 2: ncclSystemError
 
     def test_session_that_must_be_encrypted(self):
         with tempfile.TemporaryDirectory() as folder:

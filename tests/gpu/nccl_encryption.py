@@ -4,8 +4,9 @@
     nccl_encryption.py --build FOLDER --nccl LIBRARY [--devices 0,0]
 
 Starts two servers with a token, each with one device of the list (both may be the same GPU), and runs a program with a rank on
-each server: with a secret, without one, and with different secrets of the two ranks. Prints a line for each case. Needs PyTorch,
-and NCCL 2.32.3 or later as LIBRARY.
+each server: with a secret, without one, and with different secrets of the two ranks. Prints the outputs of both ranks. Fails if
+ranks without a common secret meet, or if ranks with one do not, except for a LIBRARY that was built without TLS. Needs PyTorch, and
+NCCL 2.32.3 or later as LIBRARY.
 """
 
 import argparse
@@ -58,12 +59,16 @@ def run(case, environment, secrets):
         ranks = [subprocess.Popen(["timeout", "-k", "5", "60", sys.executable, "-c", RANK, str(rank), os.path.join(folder, "id"), secret],
                                   env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
                  for rank, secret in enumerate(secrets)]
+        all_output = ""
         for rank, process in enumerate(ranks):
             output, errors = process.communicate()
+            all_output += output + errors
             print(f"{case}, rank {rank}: {'; '.join(output.splitlines())} (exit code {process.returncode})", flush=True)
             for line in errors.splitlines():
                 if "rcuda" in line and "info" not in line or "rypt" in line:
                     print("    " + line)
+        meets = all_output.count("ncclCommInitRank 0") == 2 and all_output.count("sum {3.0}") == 2
+        return meets, "built without TLS" in all_output
 
 
 def main():
@@ -82,11 +87,12 @@ def main():
         # Before the library in PyTorch's wheel, which has the same name.
         environment["LD_PRELOAD"] += " " + os.path.join(arguments.build, "lib/rcuda/libnccl.so.2")
         secret = "a secret that all ranks share, of at least 32 bytes"
-        run("with a secret", environment, [secret, secret])
-        run("without a secret", environment, ["", ""])
-        run("different secrets", environment, [secret, secret[::-1]])
+        meets, lacks_tls = run("with a secret", environment, [secret, secret])
+        strangers = [run("without a secret", environment, ["", ""])[0],
+                     run("different secrets", environment, [secret, secret[::-1]])[0]]
         for server in servers:
             server.stop()
+    sys.exit(any(strangers) or not (meets or lacks_tls))
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -403,7 +404,9 @@ class WorkerPool {
   // worker_pool_group.cpp
   bool pass_on_lookup(Worker& exporter, ExportCall call, UniqueFd* socket);
   void forget_shares(const Worker& ended);
-  static bool are_connected(const Worker& one, const Worker& other);
+  // `tags`: the communicators of `one`.
+  static bool are_connected(const Worker& one, const std::unordered_set<uint64_t>& tags,
+                            const Worker& other);
   std::vector<Worker*> connected_with(Worker& first);
   std::vector<Worker*> group_of(const Worker& worker);
   // `wait`: how long the workers may wait for the end of work in progress.

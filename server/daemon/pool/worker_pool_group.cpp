@@ -52,11 +52,10 @@ void WorkerPool::forget_shares(const Worker& ended) {
   for (Worker& worker : workers_) worker.shares_with.erase(ended.pid);
 }
 
-bool WorkerPool::are_connected(const Worker& one, const Worker& other) {
+bool WorkerPool::are_connected(const Worker& one, const std::unordered_set<uint64_t>& tags,
+                               const Worker& other) {
   if (one.shares_with.contains(other.pid) || other.shares_with.contains(one.pid)) return true;
-  if (!one.work || !other.work || !same_user(one.identity, other.identity)) return false;
-  const std::vector<uint64_t> listed = one.work->communicators();
-  const std::unordered_set<uint64_t> tags(listed.begin(), listed.end());
+  if (tags.empty() || !other.work || !same_user(one.identity, other.identity)) return false;
   return std::ranges::any_of(other.work->communicators(),
                              [&](uint64_t tag) { return tags.contains(tag); });
 }
@@ -65,10 +64,14 @@ bool WorkerPool::are_connected(const Worker& one, const Worker& other) {
 std::vector<WorkerPool::Worker*> WorkerPool::connected_with(Worker& first) {
   std::vector<Worker*> members{&first};
   for (size_t i = 0; i < members.size(); ++i) {
+    std::unordered_set<uint64_t> tags;
+    if (members[i]->work) {
+      for (const uint64_t tag : members[i]->work->communicators()) tags.insert(tag);
+    }
     for (Worker& other : workers_) {
       const bool is_member = std::ranges::find(members, &other) != members.end();
       if (is_member || !other.is(State::kBusy) || other.kill_at) continue;
-      if (are_connected(*members[i], other)) members.push_back(&other);
+      if (are_connected(*members[i], tags, other)) members.push_back(&other);
     }
   }
   return members;

@@ -180,7 +180,7 @@ HandlerResult nccl_open(NcclServices& services, const Command& command,
     psk.emplace(reinterpret_cast<const char*>(secret.data()), secret.size());
   }
   const bool started = services.nccl.open(
-      lines_of(variables), std::move(psk),
+      lines_of(variables), std::move(psk), body.must_encrypt != 0,
       [&services, target = command.target](const Result<const NcclLibrary*>& library,
                                            int encryption) {
         if (library.ok() && encryption != nccl::kSuccess &&

@@ -49,10 +49,22 @@ Environments& environments() {
 // because it encrypts nothing else.
 void set_environment(const std::vector<std::string>& variables, const std::string& host_id,
                      bool only_sockets) {
+  // Without kOnlySockets, NCCL may also use RDMA, NVLink between hosts, and networks of plug-ins.
+  static constexpr std::string_view kOnlySockets[] = {
+      "NCCL_NET=Socket",      "NCCL_IB_DISABLE=1", "NCCL_MNNVL_ENABLE=0",
+      "NCCL_NET_PLUGIN=none", "NCCL_GIN_ENABLE=0", "NCCL_GIN_PLUGIN=none"};
+  const auto is_forced = [only_sockets](std::string_view line) {
+    const std::string_view name = line.substr(0, line.find('=') + 1);
+    return only_sockets && std::ranges::any_of(kOnlySockets, [name](std::string_view forced) {
+             return forced.starts_with(name);
+           });
+  };
   std::vector<std::string> lines;
+  if (only_sockets) lines.assign(std::begin(kOnlySockets), std::end(kOnlySockets));
   for (const std::string& line : variables) {
     const size_t equals = line.find('=');
-    if (equals != std::string::npos && nccl::may_program_set(line.substr(0, equals))) {
+    if (equals != std::string::npos && !is_forced(line) &&
+        nccl::may_program_set(line.substr(0, equals))) {
       lines.push_back(line);
     }
   }
@@ -64,13 +76,9 @@ void set_environment(const std::vector<std::string>& variables, const std::strin
   Environments& kept = environments();
   MutexLock lock(kept.mutex);
   std::vector<char*>& all = kept.arrays.emplace_back();
-  const auto chooses_network = [](std::string_view entry) {
-    return entry.starts_with("NCCL_NET=") || entry.starts_with("NCCL_IB_DISABLE=");
-  };
   for (char** entry = environ; entry && *entry; ++entry) {
-    if (!only_sockets || !chooses_network(*entry)) all.push_back(*entry);
+    if (!is_forced(*entry)) all.push_back(*entry);
   }
-  if (only_sockets) lines.insert(lines.end(), {"NCCL_NET=Socket", "NCCL_IB_DISABLE=1"});
   for (const std::string& line : lines) {
     const size_t equals = line.find('=');
     const bool is_set = std::ranges::any_of(all, [&](const char* entry) {
@@ -117,13 +125,10 @@ uint64_t tag_of(const NcclStep& step) {
 
 int set_encryption(const nccl::Functions& functions, const std::string& psk) {
   if (!functions.ncclSetEncryption) return nccl::kInvalidUsage;
-  static Mutex mutex;
-  static std::deque<std::string> kept;  // NCCL may use the pointer later
-  MutexLock lock(mutex);
   nccl::EncryptionConfig config;
   if (!psk.empty()) {
     config.mode = nccl::EncryptionConfig::kPsk;
-    config.psk = kept.emplace_back(psk).c_str();
+    config.psk = psk.c_str();  // NCCL copies the secret
   }
   return functions.ncclSetEncryption(&config);
 }
@@ -176,14 +181,18 @@ bool Nccl::run(CUcontext context, std::function<void()> work, std::function<void
 }
 
 bool Nccl::open(const std::vector<std::string>& variables, std::optional<std::string> psk,
-                Opened then) {
+                bool client_demands, Opened then) {
   if (library_ && !psk) {
     then(library_, nccl::kSuccess);
     return true;
   }
-  const bool must_encrypt = !settings_.needs_encryption.empty();
+  const bool must_encrypt = client_demands || !settings_.needs_encryption.empty();
   if (must_encrypt && psk.value_or("").empty()) {
-    then(Status(Code::kUnsupported, settings_.needs_encryption), nccl::kInvalidUsage);
+    then(Status(Code::kUnsupported, !settings_.needs_encryption.empty()
+                                        ? settings_.needs_encryption
+                                        : "the client demands that NCCL encrypts its connections: "
+                                          "call ncclSetEncryption before other functions of NCCL"),
+         nccl::kInvalidUsage);
     return true;
   }
   if (!library_) {
@@ -243,6 +252,7 @@ std::shared_ptr<NcclCommunicator> Nccl::create(const NcclStep& step, bool blocki
   communicators_.emplace(id, made);
   if (made->tag != 0) settings_.note_rank(made->tag, true);
   // A rank of the parent may die before it calls ncclCommGrow. It then has only the parent's tag.
+  // If this new rank dies, all ranks of the parent count the parent as lost.
   if (step.call.verb == nccl::Verb::kGrow && !step.communicator) {
     made->parent_tag = step.call.target;
     if (made->parent_tag != 0) settings_.note_rank(made->parent_tag, true);
@@ -317,10 +327,6 @@ void Nccl::lose_now(const std::vector<uint64_t>& tags) {
     if (batch->is_made) {
       batch->is_being_revoked = false;
       continue;
-    }
-    // end_wait() also revokes the parent of a growth, although the parent may have all its ranks.
-    for (NcclStep& one : batch->steps) {
-      if (one.communicator && needs_lost(one)) one.communicator->is_lost = true;
     }
     const bool started = run(
         step->context,

@@ -44,8 +44,10 @@ class Nccl {
   // Sets environment variables (lines NAME=value; skips those that a program may not set), loads
   // the library, and calls `then` on the executor thread. With `psk`, the program's argument of
   // ncclSetEncryption(), also calls this function; an empty text is EncryptionConfig::kNone.
-  // Returns false if no thread can be started.
-  bool open(const std::vector<std::string>& variables, std::optional<std::string> psk, Opened then);
+  // `client_demands`: fails unless NCCL encrypts its connections. Returns false if no thread can be
+  // started.
+  bool open(const std::vector<std::string>& variables, std::optional<std::string> psk,
+            bool client_demands, Opened then);
   // After open(): whether the environment variables let any operation wait for other ranks.
   bool operations_wait() const { return operations_wait_; }
   // Whether work of run() is in progress, or its `then` has not been called.

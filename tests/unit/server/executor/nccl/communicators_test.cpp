@@ -117,6 +117,63 @@ TEST_F(NcclTest, AQuestionCountsAsWork) {
   EXPECT_FALSE(nccl_->is_busy());
 }
 
+class EncryptedNcclTest : public NcclTest {
+ protected:
+  // Opens the library, which does not exist. Returns the code of the error.
+  Code open(std::optional<std::string> psk, bool client_demands = false) {
+    Code code = Code::kOk;
+    bool is_open = false;
+    EXPECT_TRUE(nccl_->open({"NCCL_IB_DISABLE=0", "NCCL_MNNVL_ENABLE=1", "NCCL_DEBUG=WARN"},
+                            std::move(psk), client_demands,
+                            [&](const Result<const NcclLibrary*>& library, int) {
+                              code = library.status().code();
+                              is_open = true;
+                            }));
+    while (!is_open) (void)jobs_->run();
+    return code;
+  }
+  void demand() {
+    settings_.needs_encryption = "call ncclSetEncryption";
+    settings_.library = "/no/such/library";
+    nccl_.emplace(driver_, *jobs_, settings_);
+  }
+  static std::string value_of(const char* name) {
+    const char* const value = std::getenv(name);
+    return value ? value : "";
+  }
+  char** const before_ = environ;
+  void TearDown() override { environ = before_; }
+};
+
+TEST_F(EncryptedNcclTest, NeedsASecret) {
+  demand();
+  EXPECT_EQ(open({}), Code::kUnsupported);
+  EXPECT_EQ(open(""), Code::kUnsupported);
+  EXPECT_EQ(value_of("NCCL_NET"), "");
+  EXPECT_EQ(open("secret"), Code::kNotFound);  // the library
+}
+
+TEST_F(EncryptedNcclTest, NeedsASecretIfTheClientDemandsIt) {
+  EXPECT_EQ(open({}, true), Code::kUnsupported);
+  EXPECT_EQ(open("", true), Code::kUnsupported);
+}
+
+// NCCL encrypts only its sockets. Neither the program nor the server's environment may choose
+// another network.
+TEST_F(EncryptedNcclTest, UsesOnlySockets) {
+  std::string entries[] = {"NCCL_NET=IB", "NCCL_NET_PLUGIN=fast", "NCCL_SOCKET_IFNAME=lo"};
+  char* server[] = {entries[0].data(), entries[1].data(), entries[2].data(), nullptr};
+  environ = server;
+  demand();
+  EXPECT_EQ(open("secret"), Code::kNotFound);
+  EXPECT_EQ(value_of("NCCL_NET"), "Socket");
+  EXPECT_EQ(value_of("NCCL_NET_PLUGIN"), "none");
+  EXPECT_EQ(value_of("NCCL_IB_DISABLE"), "1");
+  EXPECT_EQ(value_of("NCCL_MNNVL_ENABLE"), "0");
+  EXPECT_EQ(value_of("NCCL_SOCKET_IFNAME"), "lo");
+  EXPECT_EQ(value_of("NCCL_DEBUG"), "WARN");
+}
+
 // An entry that is a prefix of a variable's name and ends at the end of its page. The next page is
 // not mapped, so a read beyond the entry would crash.
 TEST_F(NcclTest, AnEntryOfTheEnvironmentMayBeShort) {
@@ -131,7 +188,8 @@ TEST_F(NcclTest, AnEntryOfTheEnvironmentMayBeShort) {
   char** const before = environ;
   char* entries[] = {entry, nullptr};
   environ = entries;
-  EXPECT_TRUE(nccl_->open({"NCCL_DEBUG=WARN"}, {}, [](const Result<const NcclLibrary*>&, int) {}));
+  EXPECT_TRUE(
+      nccl_->open({"NCCL_DEBUG=WARN"}, {}, false, [](const Result<const NcclLibrary*>&, int) {}));
   const char* const value = std::getenv("NCCL_DEBUG");
   EXPECT_STREQ(value, "WARN");
   environ = before;
