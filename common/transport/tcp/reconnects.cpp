@@ -197,23 +197,24 @@ void Reconnects::lost(const std::string& why) {
   if (lost_sockets_++ != 0) return;
   const auto now = Clock::now();
   is_new_loss_ = why != kReplaced || now - back_at_ >= kSameLoss;
-  // First, so that somebody who has read the line sees the state.
+  if (is_new_loss_) {
+    lost_at_ = now;
+    RCUDA_WARN(
+        "%s: the connection is lost (%s); the session goes on if the connection is back within %s",
+        how_.peer.c_str(), why.c_str(), time_text(how_.limit).c_str());
+  }
   if (how_.changed) how_.changed(true, is_new_loss_);
-  if (!is_new_loss_) return;
-  lost_at_ = now;
-  RCUDA_WARN(
-      "%s: the connection is lost (%s); the session goes on if the connection is back within %s",
-      how_.peer.c_str(), why.c_str(), time_text(how_.limit).c_str());
 }
 
 void Reconnects::back() {
   MutexLock lock(report_mutex_);
   if (--lost_sockets_ != 0) return;
   back_at_ = Clock::now();
-  if (how_.changed) how_.changed(false, is_new_loss_);  // first, as in lost()
-  if (!is_new_loss_) return;
-  RCUDA_WARN("%s: the connection is back after %s", how_.peer.c_str(),
-             rounded_time_text(back_at_ - lost_at_).c_str());
+  if (is_new_loss_) {
+    RCUDA_WARN("%s: the connection is back after %s", how_.peer.c_str(),
+               rounded_time_text(back_at_ - lost_at_).c_str());
+  }
+  if (how_.changed) how_.changed(false, is_new_loss_);
 }
 
 }  // namespace rcuda::transport
