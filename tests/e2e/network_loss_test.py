@@ -78,7 +78,7 @@ class NetworkLossTest(AuthCase):
             self.assertTrue(eventually(lambda: "the connection is lost" in text()), text())
         self.set_link("up")
         for text in (self.client_text, server.text):
-            self.assertTrue(eventually(lambda: "the connection is back" in text()), text())
+            self.assertTrue(eventually(lambda: "the connection is back after" in text()), text())
         commands = self.session(server)["commands"]
         self.assertTrue(eventually(lambda: self.session(server)["commands"] > commands), server.text())
         self.assertIsNone(run.poll(), self.client_text())

@@ -75,7 +75,7 @@ class ReconnectTest(AuthCase):
         self.assertTrue(eventually(lambda: "the connection is lost" in server.text()))
         self.assertIn("disconnected for", server.status(self.build))
         proxy.bring_up()
-        self.assertTrue(eventually(lambda: "the connection is back" in server.text()))
+        self.assertTrue(eventually(lambda: "the connection is back after" in server.text()))
         self.assertNotIn("disconnected for", server.status(self.build))
         self.assertIsNone(run.poll())
         run.kill()
