@@ -20,7 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The most queued messages. A peer that works reads long before so many are queued.
+// The most queued messages. A working peer reads long before the queue has this length.
 constexpr size_t kMaxQueued = 1u << 18;
 
 }  // namespace

@@ -57,7 +57,7 @@ class ControlChannel {
   // Sends the message with a duplicate of the descriptor; -1: without a descriptor. If this process
   // has no free descriptor, returns an error and sends nothing.
   Status send(const ControlMessage& message, int fd);
-  // Tells the peer whether this side may be silent from now on (Link::announce_silence()).
+  // Reports to the peer whether this side may be silent from now on (Link::announce_silence()).
   void announce_silence(bool silent);
   // Sends a farewell and makes the thread end. on_end is not called.
   void finish();

@@ -58,7 +58,7 @@ Result<UniqueFd> open_user_folder(int own, const std::string& cache, const std::
   return folder;
 }
 
-// Opens the folder for compiled PTX of the session's user, who is not the daemon's own user.
+// Opens the folder for compiled PTX of the session's user, which differs from the daemon's user.
 Result<UniqueFd> open_code_folder(const std::string& cache, const SessionGrant& grant) {
   Result<UniqueFd> own = open_cache_directory(cache);
   if (!own.ok()) return own;

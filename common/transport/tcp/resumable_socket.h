@@ -66,7 +66,7 @@ class ResumableSocket final : public SocketLayer {
   // Returns received() if at least kAcknowledgedByPut of these bytes have not been acknowledged,
   // otherwise 0. The caller must send the acknowledgement.
   uint64_t take_unacknowledged();
-  // The peer reports that it has received this many bytes. Returns false if so many were not sent.
+  // The peer reports that it has received this many bytes. Returns false if fewer bytes were sent.
   bool acknowledge(uint64_t bytes);
   // The peer has answered the messages before `place`, so it has received those bytes. After the
   // return, no thread reads the memory of those bytes. Blocks while those bytes are being sent
