@@ -13,7 +13,7 @@ inline constexpr uint32_t kMaxOpcodes = 0x1000;
 
 // By opcode: a hash of the properties that must be equal in client and worker, such as the types of
 // the command's parameters and the layout of CUDA's structs in it. 0: this build does not have the
-// command. At most kMaxOpcodes.
+// command. At most kMaxOpcodes entries.
 std::span<const uint32_t> command_hashes();
 
 // The opcodes, ascending, of commands of `theirs` that are missing or different in `ours`.

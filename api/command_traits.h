@@ -37,7 +37,8 @@ enum class Frees : uint8_t {
 };
 
 struct CommandTraits {
-  // Offsets in a custom command's body; members have 32 bits (`sequence`: 64 bits).
+  // `word`, `sequence`, `device_work`, `link` and `flags` are offsets of members in a custom
+  // command's body. The members have 32 bits, that of `sequence` 64. kNone: no such member.
   static constexpr uint16_t kNone = 0xffff;
 
   WhileHeld while_held = WhileHeld::kWaits;

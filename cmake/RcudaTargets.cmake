@@ -22,7 +22,7 @@ if(RCUDA_SANITIZE)
   target_compile_options(rcuda_options INTERFACE -fsanitize=${RCUDA_SANITIZE} -fno-omit-frame-pointer)
   target_link_options(rcuda_options INTERFACE -fsanitize=${RCUDA_SANITIZE})
   if(RCUDA_SANITIZE MATCHES "undefined")
-    # cuda.h's enumerations grow: a value from a newer program, driver or peer is data, not a bug.
+    # cuda.h's enumerations grow: values from a newer program, driver or peer may be unknown here, which is no error.
     target_compile_options(rcuda_options INTERFACE -fno-sanitize-recover=undefined -fno-sanitize=enum)
   endif()
   # A program without a sanitizer can load rcuda's libraries that are built with one, if the sanitizer's runtime is
@@ -35,16 +35,16 @@ if(RCUDA_SANITIZE)
   execute_process(COMMAND "${CMAKE_CXX_COMPILER}" -print-file-name=lib${runtime}.so
     OUTPUT_VARIABLE runtime_path OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
   set(RCUDA_FOREIGN_PROGRAM_PRELOAD "${runtime_path}" CACHE INTERNAL
-    "What a program that is not built by CMake loads before libraries of ours")
+    "The library that a program not built by CMake must load before rcuda's libraries")
   set(RCUDA_FOREIGN_PROGRAM_ENVIRONMENT
     "ASAN_OPTIONS=detect_leaks=0"
     "TSAN_OPTIONS=report_thread_leaks=0:suppressions=${CMAKE_SOURCE_DIR}/cmake/tsan_suppressions.txt"
     CACHE INTERNAL
-    "What else is in its environment")
+    "The environment variables of such a program")
   # rcuda's own tests must free their memory and end their threads, except for tests with KEEPS_THREADS.
   set(RCUDA_TEST_ENVIRONMENT
     "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/tsan_suppressions.txt"
-    CACHE INTERNAL "What is in a test's environment")
+    CACHE INTERNAL "The environment variables of a test")
 endif()
 
 # Parsing the standard library takes at least a third of a file's compile time. With this option, GCC parses it once
@@ -141,7 +141,7 @@ function(rcuda_test name)
   if(TARGET rcuda_precompiled_tests)
     target_precompile_headers(${name} REUSE_FROM rcuda_precompiled_tests)
   endif()
-  if(RCUDA_LLD)  # links faster: each of sixty test programs contains most of the code
+  if(RCUDA_LLD)  # links faster: each test program contains most of the code
     target_link_options(${name} PRIVATE -fuse-ld=lld)
   endif()
   if(NOT TARGET rcuda_unit_tests)

@@ -27,7 +27,8 @@ class Help:
 
     def __init__(self, name, text):
         lines = text.splitlines()
-        # A colon and the program's name begin a usage of the program's own. Any other colon is a part of the sentence.
+        # After a colon and the program's name, the line has the program's own usage. Any other colon is a part of the
+        # sentence.
         self.purpose, own_usage = lines[0].strip().rstrip("."), ""
         if f": {name} " in self.purpose:
             self.purpose, own_usage = self.purpose.split(": ", 1)

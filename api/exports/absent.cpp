@@ -2,8 +2,9 @@
 // semaphores, graphics), multicast objects and decompression. The device attributes of these
 // features are 0. Each function returns the error of a driver without the feature.
 //
-// Handles of such objects do not exist, so every call with a handle is refused as a call with an
-// invalid handle. Any thread; nothing blocks.
+// Objects of these kinds do not exist, so a call with a handle of one fails:
+// CUDA_ERROR_INVALID_VALUE for external memory and semaphores, CUDA_ERROR_INVALID_HANDLE for
+// graphics, CUDA_ERROR_NOT_SUPPORTED for multicast. Any thread; nothing blocks.
 #include <cuda.h>
 
 namespace {

@@ -2,11 +2,12 @@
 // "cuMemAlloc" is cuMemAlloc_v2 from 3020 on, and cuMemAlloc before.
 //
 // A driver has the symbols of its own version and of earlier ones. A request for a version later
-// than the driver's is CUDA_ERROR_INVALID_VALUE, whatever the symbol (driver 580, as cuda.h says).
+// than the driver's fails with CUDA_ERROR_INVALID_VALUE, whatever the symbol: driver 580 does this,
+// too, and cuda.h documents it.
 //
-// Any thread. The first request for a version later than kOldestDriver may wait for
-// find_driver_version(); nothing else blocks. This folder defines the entry point
-// cuGetProcAddress_v2, weakly.
+// Any thread. A request may wait for find_driver_version() if its version, or that of the name's
+// next symbol, is later than kOldestDriver; nothing else blocks. This folder defines the entry
+// point cuGetProcAddress_v2, weakly.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,8 @@
-"""Generates the overrides of a session's driver from api/table/driver_overrides.toml (see its README).
+"""Generates the overrides of a session's driver from api/table/driver_overrides.toml (notation:
+api/table/README.md).
 
-Each list has a context, whose `driver` is the table below. A handwritten override is a function of the context and
-the entry's arguments, named PREFIX_cuX, which the header declares.
+Each list has a context, whose member `driver` is the table of functions that the overrides call. A handwritten
+override is a function of the context and the entry's arguments, named PREFIX_cuX, which the header declares.
 """
 
 import dataclasses

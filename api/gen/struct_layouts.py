@@ -1,5 +1,5 @@
 """The layout of the messages that are plain structs: C++ headers' declarations of constants, enumerations and members of
-structs. Comments, texts, functions, classes and default values are not part of the layout."""
+structs. Comments, string literals, functions, classes and default values are not part of the layout."""
 
 import hashlib
 import re

@@ -1,10 +1,11 @@
 """Generates the client's exported symbols: cuX records the call when a trace is written, calls the
-entry point, and turns a std::exception into an error. The calling thread cannot be cancelled meanwhile.
+entry point, and turns a std::exception into an error. Except in the functions of SHORT, the calling thread
+cannot be cancelled meanwhile.
 
 The entry points themselves (client/entry, generated ones, weak fallbacks) are written under their own
 names, but assembled as rcuda_cuX by entry_labels.h, which their targets include before everything else.
-So entry points contain no code for tracing or exceptions, calls among them are not recorded, and without
-a trace a call of the application costs one more load and one more call.
+So entry points contain no code for tracing or exceptions, and calls among them are not recorded. Without
+a trace, the wrapper costs one load and one call and, except in SHORT, switches cancellation off and on.
 
 A function introduced after CUDA 12.4 first checks whether the driver has it
 (api/exports/driver_version.h). In any other libcuda.so.1, newer_labels.h and newer_symbols.cpp add only

@@ -10,7 +10,7 @@ its parameters has a form:
   function       like handle, but the application may pass a CUkernel as a CUfunction
   destroy        a handle that is invalid after the call
   create         out: an object whose id the client assigns
-  named          out: an object that the worker names
+  named          out: an object whose id the worker assigns
   string         in: const char*
   in             one struct or number behind a pointer; with a count: an array
   out, inout     like `in`, but returned; inout is sent and returned

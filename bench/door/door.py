@@ -115,7 +115,7 @@ def beside_strangers(server, ways, arguments):
         values = []
         for _ in range(arguments.runs):
             values.append(session_start(*ways[way]))
-            # Until the server has a new idle worker. A status request would queue after the strangers.
+            # Lets the server start a new idle worker. A query for it would queue after the strangers.
             time.sleep(1)
         print_row(way, values)
     strangers.stop()

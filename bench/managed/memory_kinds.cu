@@ -5,8 +5,9 @@
 //
 //   memory_kinds [largest matrix in bytes, default 16777216]
 //
-// For the kinds with _async, the first kernel waits until the host writes to page-locked memory.
-// The host queues all other work after it, then writes, and waits for the stream.
+// For the kinds with _async, the host queues all work and then waits once. For
+// managed_attached_async, a first kernel also holds the stream until the host, which has queued the
+// other work, writes to page-locked memory.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -7,7 +7,7 @@
 // plainly over loopback, over loopback as a tls::Connection, and through OpenSSL alone, which
 // encrypts and decrypts in memory. Then the time of round trips as a client and a worker make them:
 // each end has a thread that sends and a thread that receives, and both poll. This needs four
-// cores. The bar here is OpenSSL on the same sockets with a lock for each end.
+// cores. The target here is the time of OpenSSL on the same sockets with a lock for each end.
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -205,7 +205,7 @@ class SocketEnd : public End {
   std::vector<std::byte> received_ = std::vector<std::byte>(kReceiveBytes);
 };
 
-// OpenSSL with as little around it as is correct. The receiving thread polls without the lock.
+// OpenSSL with only the lock that it needs. The receiving thread polls without the lock.
 class OpenSslEnd : public End {
  public:
   OpenSslEnd(SSL* ssl, UniqueFd socket) : ssl_(ssl), socket_(std::move(socket)) {

@@ -334,7 +334,7 @@ def main():
     parser.add_argument("--driver", default="softgpu")
     parser.add_argument("--delay-ms", type=float, default=20)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--client", action="store_true", help="what the other process does")
+    parser.add_argument("--client", action="store_true", help="internal: times the calls, in the client's process")
     parser.add_argument("--program", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
     if arguments.program:

@@ -5,9 +5,11 @@
 //               [--driver auto] [--strategy auto,v3b,v4b:1Mx4/shm,...] [--rounds N]
 //               [--measure on|off] [--streams on|off] [--sizes 64K,1M,...]
 //               [--passes start,settled,loaded] [--destination NAME=VALUE]
+//               [--seconds S]
 //
 // A strategy is a value of RCUDA_P2P_STRATEGY, optionally followed by a slash and a value of
-// RCUDA_P2P_PATH. With --measure off no leg is measured.
+// RCUDA_P2P_PATH. With --measure off no leg is measured. --seconds: for how long single copies of
+// a size run, by default 0.1.
 //
 // A pass is one turn through all sizes:
 //   start    right after the peers are open, for a fifth of the time: legs are measured meanwhile
@@ -83,7 +85,7 @@ void check(const Status& status) {
   if (!status.ok()) die(status.message());
 }
 void check(CUresult result, const char* what) {
-  if (result != CUDA_SUCCESS) die(std::string(what) + " gave " + std::to_string(result));
+  if (result != CUDA_SUCCESS) die(std::string(what) + " returned " + std::to_string(result));
 }
 
 // Exits if the arguments request help or are invalid.
@@ -186,7 +188,7 @@ class Worker {
     }
     barrier();
   }
-  // Waits until the legs have been measured in the background.
+  // Waits 1.5 s, in which the engines measure their legs.
   void settle() {
     std::this_thread::sleep_for(std::chrono::milliseconds(1500));
     barrier();
@@ -279,7 +281,8 @@ class Worker {
   }
   void barrier() {
     char byte = 0;
-    if (::write(partner_, &byte, 1) != 1 || ::read(partner_, &byte, 1) != 1) die("partner gone");
+    if (::write(partner_, &byte, 1) != 1 || ::read(partner_, &byte, 1) != 1)
+      die("the other process has ended");
   }
 
  private:
@@ -296,11 +299,13 @@ class Worker {
   }
   // Called by the source: sends the number of copies that follow to the destination.
   void tell(int copies) {
-    if (::write(partner_, &copies, sizeof copies) != sizeof copies) die("partner gone");
+    if (::write(partner_, &copies, sizeof copies) != sizeof copies)
+      die("the other process has ended");
   }
   int told() {
     int copies = 0;
-    if (::read(partner_, &copies, sizeof copies) != sizeof copies) die("partner gone");
+    if (::read(partner_, &copies, sizeof copies) != sizeof copies)
+      die("the other process has ended");
     return copies;
   }
   void keep_busy(bool to_device) {

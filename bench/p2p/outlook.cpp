@@ -1,5 +1,5 @@
 // The simulated outlook: the planner's model with links and buses that are not available for
-// measurement. Prints the tables as Markdown; docs/p2p.md has a part of them.
+// measurement. Prints the tables as Markdown; docs/p2p_measurements.md has some.
 //
 // The assumptions are the constants below, each with its origin: measured on the target, published,
 // or a projection. The results depend on nothing else.
@@ -30,8 +30,8 @@ constexpr double kWireDelayUs = 1.2;
 // A message to the peer's memory and the engine's reaction.
 constexpr double kMessageUs = 2.0;
 // GPUDirect through the host bridge: processors forward PCIe reads between root ports far below the
-// speed of the bus. The published testbed (Sandy Bridge, PCIe 2) reached 0.9 of 6 GB/s; later
-// processors reach about half.
+// speed of the bus. The testbed on which the strategies were published (Sandy Bridge, PCIe 2)
+// reached 0.9 GB/s of 6 GB/s; later processors reach about half.
 constexpr double kHostBridgeShare = 0.5;
 constexpr double kPublishedBridgeShare = 0.15;
 // Registering and deregistering a GPU range: about 100 us and 1 us per MB with pinned page tables.
@@ -48,7 +48,7 @@ struct Bus {
   double gbps;  // x16, one direction, as reached by copies
 };
 constexpr Bus kBuses[] = {
-    {"PCIe 2", 6.0},   // published testbed
+    {"PCIe 2", 6.0},   // that testbed
     {"PCIe 3", 12.3},  // as commonly measured
     {"PCIe 4", 25.0},  // as commonly measured
     {"PCIe 5", 55.4},  // measured on the target

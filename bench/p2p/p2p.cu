@@ -6,8 +6,8 @@
 //
 // For every size: the first and the second copy; the median of single blocking copies; the time per
 // copy of a train in one stream. All bytes are compared after the first copy, after the second and
-// after the train, and the destination is overwritten before each of these. So before the first and
-// the second copy, both devices have been idle at least while bytes were compared.
+// after the train, and the destination is overwritten before each of these. So both devices are
+// idle for some time before the first and the second copy: at least while the host compares bytes.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>

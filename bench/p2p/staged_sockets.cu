@@ -6,11 +6,11 @@
 //   staged_sockets [--streams 4] [--rounds 20] [--most BYTES] [--gpus both|source|destination]
 //
 // Each chunk is cut over the streams (parts of 32 KB at least). A thread for each end of a stream
-// polls for bytes to send or to receive. The processes report through shared memory, which costs
-// less than any message, which chunks are ready, have landed and are free again. Each process
-// cycles through its 32 MB of staging memory. Without the GPUs, the same threads carry the same
-// chunks from memory to memory (`plain`). Sockets get a copy of the bytes, or their pages
-// (vmsplice, splice).
+// polls for bytes to send or to receive. The processes report in shared memory which chunks are
+// ready, have landed or are free again; this costs less than any message. Each process cycles
+// through its 32 MB of staging memory. Without the GPUs, the same threads carry the same chunks
+// from memory to memory (`plain`). Sockets get a copy of the bytes, or their pages (vmsplice,
+// splice).
 //
 // Prints, for each size, the median of single copies and the time per copy of a train, in
 // microseconds, each with its best chunk, and the same for `plain`. A p marks figures for which

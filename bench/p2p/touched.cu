@@ -4,11 +4,11 @@
 //
 //   touched [--threads 4] [--rounds 100]
 //
-// Prints the median of one transfer in microseconds, from the call until an event after it has been
-// seen. Out: to memory that no thread touches, or that threads have read since its last transfer,
-// as send() does. In: from memory that no thread touches, or that threads have just written, as
-// recv() does. Each transfer uses the next part of 32 MB, so the threads' caches do not always hold
-// the same few lines.
+// Prints the median of one transfer in microseconds, from the call until the event that follows it
+// has completed. Out: to memory that no thread touches, or that threads have read since its last
+// transfer, as send() does. In: from memory that no thread touches, or that threads have just
+// written, as recv() does. Each transfer uses the next part of 32 MB, so the threads' caches do not
+// always hold the same few lines.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>

@@ -19,9 +19,9 @@ with RCUDA_RECONNECT; "movable" is shm to a server with movable_memory (docs/par
 --before names the build folder of another commit, which then runs in turn as well. A second table has
 the ratio to that build, and the largest ratio between two rounds of that build, which shows the noise.
 --managed runs bench/managed instead: managed memory by access pattern. --small-mapped runs small_mapped instead: a
-launch and its wait beside thousands of small mapped allocations. --short runs short_waits instead: the column "least"
-is the least time of any forwarding over shared memory. --copies runs copies instead (the sizes from 512k on, or those named),
-with --pause after a pause before each copy.
+launch and its wait while the program has thousands of small mapped allocations. --short runs short_waits instead: the
+column "least" is the least time of any forwarding over shared memory. --copies runs copies instead (the sizes from
+512k on, or those named), with --pause after a pause before each copy.
 --script runs a script of this folder: torch_copies.py or openmm_steps.py.
 --sockets adds bench/p2p/sockets with these numbers of streams to the rounds of --copies: plain sockets for tcp, plain
 sockets and OpenSSL's streams for tls, one thread's memcpy into shared memory for shm. Tables show the ratio to the best

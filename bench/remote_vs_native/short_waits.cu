@@ -65,7 +65,7 @@ std::vector<std::function<void()>> all_work() {
           call};
 }
 
-// Times perform(index) for each kind of work. It returns when the work is done.
+// Times perform(index) for each kind of work. perform() returns when the work is done.
 void measure(const std::function<void(size_t)>& perform) {
   for (size_t i = 0; i < std::size(kNames); ++i) {
     std::vector<double> times;

@@ -3,8 +3,8 @@
     torch_copies.py [--weights-mb 1000]
 
 Prints "name value" lines: microseconds of a copy of 1 MB and its wait, GB/s of the weights. The figure of a copy is the
-median of seven copies after a first one. So few copies stand for a program that copies now and then: most of them use
-memory that the library has not used yet. "paused" is the same with 5 ms between copies, in which threads go to sleep.
+median of seven copies after a first one. As in a program that copies rarely, most of these copies use staging memory
+that no earlier copy has used. "paused" is the same with 5 ms between copies, in which threads go to sleep.
 The file of the weights is in the folder for temporary files, and in the page cache.
 """
 

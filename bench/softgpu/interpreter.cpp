@@ -3,9 +3,9 @@
 //
 //   interpreter [KERNELS.ptx]
 //
-// The number of workers is fixed when a process starts, so every figure is measured in its own
-// child process: the best of three launches, by wall-clock time and, for machines with other load,
-// by processor time ("per core").
+// The number of workers is fixed when a process starts, so each number of workers is measured in
+// its own child process. A figure is the best of three launches, by wall-clock time and, for
+// machines with other load, by processor time ("per core").
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -12,7 +12,8 @@
 
 namespace triangles {
 
-// An undirected edge as a sort key: smaller vertex high, larger vertex low; self-loops are kNoEdge.
+// An undirected edge as a sort key: the smaller vertex in the high 32 bits, the larger in the low
+// 32 bits. Self-loops are kNoEdge.
 using EdgeKey = uint64_t;
 inline constexpr EdgeKey kNoEdge = ~EdgeKey{0};
 

@@ -1,8 +1,8 @@
 // Operations on functions, libraries and kernels (objects/code.h): query the worker about them,
 // load a library in a session, find the function of a launch.
 //
-// Threads: any. A call that must query the worker blocks for a round trip; the client queries each
-// object once per session.
+// Threads: any. A call that must query the worker blocks for a round trip. The client queries a
+// function once, and a kernel once per device.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ namespace rcuda::client {
 
 // ---- functions ---------------------------------------------------------------------------------
 
-// Stores in `info` the value of an attribute that was sent to the worker.
+// Updates `info` after the attribute was set in the worker.
 void note_attribute(FunctionInfo& info, int which, int value);
 
 // A query about a function or kernel, in two steps: send() and answer().
@@ -72,8 +72,9 @@ void forget_variables(Variables& variables);
 
 // ---- libraries ---------------------------------------------------------------------------------
 
-// Returns the library's id in a session. Loads the library if the session has not loaded it;
-// `functions`: gets the functions of the image if they are few and it is loaded; may be null.
+// Returns the library's id in a session. Loads the library if the session has not loaded it.
+// `functions` (may be null): if this call loads the library and the image has few functions,
+// receives these functions.
 CUresult id_on(Library& library, Session& session, wire::ObjectId context, wire::ObjectId* id,
                LoadedFunctions* functions = nullptr);
 // Call it after the route's session has loaded the library. Adds one of the library's kernels.

@@ -19,8 +19,8 @@ bool is_graph(wire::Kind kind) {
          kind == wire::Kind::kGraphExec;
 }
 
-// Libraries and kernels have an id per session. A kernel is also accepted where a function is
-// expected.
+// Finds the library's id in the route's session, or the kernel's id on the route's device. A kernel
+// is also accepted where a function is expected.
 CUresult resolve_code(const void* handle, wire::Kind kind, const Route& route, wire::ObjectId* id) {
   if (kind == wire::Kind::kLibrary) {
     auto* library = find<Library>(handle);

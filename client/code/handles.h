@@ -13,9 +13,9 @@ namespace rcuda::client {
 // object. Libraries and kernels belong to no context and session, so for them returns any_route().
 CudaResult<Route> find_handle_route(const void* handle, wire::Kind kind);
 // Translates a handle into its id for a command of this route. Null becomes id 0. Not for streams,
-// which have find_stream_route(). Libraries and kernels have an id per session. A kernel is
-// accepted where a function is expected. May query the worker, which blocks for a round trip.
-// Returns CUDA_ERROR_INVALID_HANDLE if the handle belongs to another session or is not a live
+// which have find_stream_route(). A library has an id per session, a kernel an id per device. A
+// kernel is accepted where a function is expected. May query the worker, which blocks for a round
+// trip. Returns CUDA_ERROR_INVALID_HANDLE if the handle belongs to another session or is not a live
 // object.
 CUresult resolve_handle(const void* handle, wire::Kind kind, const Route& route,
                         wire::ObjectId* id);

@@ -1,5 +1,5 @@
-// JIT options of cuModuleLoadDataEx, cuLibraryLoadData and cuLinkCreate on their way to the worker,
-// and the compiler's logs on their way back. Pure functions; any thread.
+// The JIT options of calls that load or link code, on their way to the worker, and the compiler's
+// logs on their way back. Pure functions; any thread.
 #pragma once
 
 #include <cstddef>

@@ -22,8 +22,9 @@ namespace rcuda::client {
 
 namespace {
 
-// Mirrors a library's variable. The variable outlives the context in which it is first looked up,
-// so the client exchanges its bytes in the primary context, which a worker always has.
+// Mirrors a managed variable. A library's variable outlives the context in which it is first looked
+// up. So the client exchanges the bytes of variables in the primary context, which always exists in
+// the worker.
 CUresult mirror_variable(const Route& route, CUdeviceptr address, size_t bytes) {
   const Device& device = *Process::get().device(static_cast<CUdevice>(route.device));
   return mirror_at(*route.session, device.primary->id, address, bytes);

@@ -6,8 +6,8 @@
 
 namespace rcuda::client {
 
-// `result`: the worker's result for a handle that another program under rcuda made. Returns it
-// unchanged.
+// `result`: the worker's result for a handle that another program under rcuda made. Returns
+// `result` unchanged.
 CUresult explain_import(CUresult result);
 
 }  // namespace rcuda::client

@@ -189,9 +189,9 @@ void follow_writes(const StreamRoute& later, Event& event) {
   if (watched) later.timeline->follows(std::move(watched));
 }
 
-// Returns this library's stream in the owner's context. Copies issued in a third server's streams
-// are ordered in this stream, so they run in the order of their calls. The additional order is
-// allowed, because unrelated streams may run in any order.
+// Returns the stream that this library has in the context of `owner`. Copies issued in a third
+// server's streams are ordered in this stream, so they run in the order of their calls. The
+// additional order is allowed, because unrelated streams may run in any order.
 CudaResult<StreamRoute> passing_stream(const Route& owner) {
   static auto* mutex = new Mutex;
   static auto* streams = new std::vector<Ref<Stream>>;  // one per context, made on demand

@@ -1,5 +1,5 @@
-// Copies and event waits between servers. The client sends each of the two workers one half, in
-// order with the other commands to this worker. The workers match the halves by an id
+// Copies and event waits between servers. The client sends one half to each of the two workers, in
+// order with its other commands to that worker. The workers match the halves by an id
 // (p2p/engine/engine.h).
 //
 // Threads: any. Blocking: a synchronous copy and copy_between_servers_now() block until the copy

@@ -20,9 +20,9 @@ namespace rcuda::client {
 // Makes the copy in the stream (peer.h). If the stream captures, adds a node for the copy to the
 // graph instead.
 CUresult issue_between_servers(const CopyBetweenServers& copy, CUstream stream, bool synchronous);
-// Returns the copy between servers that a node's parameters describe; empty if they describe
-// another copy. Returns CUDA_ERROR_NOT_SUPPORTED if one side is an array, because the other worker
-// cannot address an array's bytes.
+// Gets the copy that a node's parameters describe; empty if the copy is not between servers.
+// Returns CUDA_ERROR_NOT_SUPPORTED if one side of a copy between servers is an array, because the
+// other worker cannot address an array's bytes.
 CUresult copy_between_servers_of(const CUDA_MEMCPY3D& given,
                                  std::optional<CopyBetweenServers>* copy);
 // Returns the function that runs at each launch of the node.

@@ -10,8 +10,9 @@
 namespace rcuda::client {
 namespace {
 
-// Sends the application's changes of mirrored memory to the worker (client/mirror/mirror.h).
-// `cpu_copies`: one side is pageable, so first waits for the stream's earlier work.
+// Sets the flags of plan->mirrored. If a side is mirrored (client/mirror/mirror.h) and the stream
+// does not capture, sends the application's changes to the worker. `cpu_copies`: one side is
+// pageable, so first waits for the stream's earlier work.
 CUresult prepare_mirrors(const Location& destination, const Location& source, bool cpu_copies,
                          CopyPlan* plan) {
   const Session& session = *plan->stream->route.session;

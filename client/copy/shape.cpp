@@ -1,5 +1,6 @@
 // 2D and 3D copies. If the worker can address both sides, the copy is one command. A pageable side
-// is packed into staging slots, or unpacked from them, as many whole rows at a time as fit.
+// is packed into staging slots, or unpacked from them. A slot takes as many whole rows as fit; a
+// row that is larger than a slot is split.
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-// These calls do not return CUDA_ERROR_INVALID_DEVICE for a device that does not exist. Like a
+// Calls that do not return CUDA_ERROR_INVALID_DEVICE for a device that does not exist. Like a
 // driver (580 on an H100), they return CUDA_ERROR_INVALID_VALUE, or ignore the device.
 #include <cuda.h>
 

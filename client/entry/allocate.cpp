@@ -86,8 +86,9 @@ CUresult free_device(CUdeviceptr address) {
                    [=](const Route* owner) { return forward_cuMemFree_v2(address, owner); });
 }
 
-// Checks an allocation or free in a stream. In a capturing stream it becomes a graph node. In any
-// other stream it is executed, which a capture of this or another thread may forbid.
+// Checks an allocation or free in a stream. In a capturing stream the call becomes a graph node. In
+// any other stream the worker executes the call, which a capture of this or another thread may
+// forbid.
 CUresult check_beside_capture(CUstream stream) {
   return !any_capture() || may_capture(stream) ? CUDA_SUCCESS : check_unsafe_call();
 }

@@ -1,5 +1,5 @@
-// Contexts. The client keeps each thread's stack of current contexts and the reference counts of
-// primary contexts. Everything else in a context is on its worker.
+// Contexts. The contexts themselves are in the workers. The client keeps each thread's stack of
+// current contexts, the reference counts of primary contexts, and the contexts' flags.
 
 #include <vector>
 
@@ -30,7 +30,7 @@ CUresult context_or_current(CUcontext handle, Context** context) {
   RCUDA_RETURN_IF_CUDA_ERROR(check());
   const Ref<Context> found = handle ? Ref(find<Context>(handle)) : current_context();
   if (!found.handle()) return CUDA_ERROR_INVALID_CONTEXT;
-  *context = found.get();  // another thread may have destroyed the current one
+  *context = found.get();  // another thread may have destroyed the current context
   return *context ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
@@ -393,7 +393,7 @@ CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {
 CUresult cuCtxGetApiVersion(CUcontext handle, unsigned* version) {
   Context* context;
   RCUDA_RETURN_IF_CUDA_ERROR(context_or_current(handle, &context));
-  // Other calls return CUDA_ERROR_CONTEXT_IS_DESTROYED for a released primary context.
+  // For a released primary context, other calls return CUDA_ERROR_CONTEXT_IS_DESTROYED instead.
   if (context->given_back) return CUDA_ERROR_INVALID_CONTEXT;
   if (!version) return CUDA_ERROR_INVALID_VALUE;
   *version = 3020;  // the driver's answer for every context since CUDA 3.2

@@ -27,8 +27,8 @@ CUresult find_event(CUevent handle, Event** event) {
   return resolve_object(handle, event, CUDA_ERROR_INVALID_HANDLE);
 }
 
-// Returns the result of a call that has found an event done, or has waited for it. Finishes the
-// wait.
+// Ends a call that has found an event done, or has waited for it. After success, finishes a Wait
+// (wait.h), so that the host sees what the GPU wrote.
 CUresult finished(const Event& event, CUresult result) {
   return result == CUDA_SUCCESS ? Wait(route_of(event)).finish() : result;
 }

@@ -125,7 +125,7 @@ CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
   note_stack_change();
   const HostWrite writing(route.timeline);
   // A driver refuses the launch if memory of an earlier launch is not freed yet. So the client
-  // waits for the answer if a graph has ever allocated memory.
+  // waits for the answer if any graph of the program has ever had an allocation node.
   const CaptureAnswers answers(Process::get().memory().any_of_graph());
   return forward_cuGraphLaunch(executable, stream);
 }

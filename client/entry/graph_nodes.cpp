@@ -252,7 +252,7 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERNEL_NODE_PARA
   const Route route = launched_in ? route_of(*launched_in) : route_of_graph(*node);
   CUkernel kernel = nullptr;
   if (kernel_id != 0) {
-    // Look the kernel up by session: a kernel exists in several sessions, with its own id in each.
+    // Look the kernel up by session and id: in another session, the id may name another kernel.
     Kernel* known = find_kernel(*node->session, kernel_id);
     if (!known) return CUDA_ERROR_INVALID_HANDLE;
     kernel = reinterpret_cast<CUkernel>(known);

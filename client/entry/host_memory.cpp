@@ -1,4 +1,4 @@
-// Page-locked host memory and managed memory.
+// Page-locked and registered host memory.
 
 #include "client/hostmem/host_memory.h"
 

@@ -49,8 +49,8 @@ CUresult find_state(CUlinkState handle, LinkState** state) {
   return resolve_object(handle, state, CUDA_ERROR_INVALID_HANDLE);
 }
 
-// Writes the worker's logs to the application's log buffers. Called after each call on the link
-// state, even if the call failed.
+// Writes the worker's logs to the application's log buffers. Called after each use of the worker's
+// linker, even if the linker failed, because the logs then have the reason.
 void fetch_logs(CUlinkState handle, LinkState& state) {
   Blob logs;
   if (state.logs.any() && forward_rcuda_link_logs(handle, &logs) == CUDA_SUCCESS) {

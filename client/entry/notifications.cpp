@@ -1,4 +1,5 @@
-// cuDeviceRegisterAsyncNotification: accepted, as by a driver whose device sends no notifications.
+// cuDeviceRegisterAsyncNotification: the registration succeeds, but no notification is ever sent,
+// as with a driver whose device sends none.
 #include "common/cuda/notifications.h"
 
 #include <cuda.h>

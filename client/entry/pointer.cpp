@@ -119,8 +119,8 @@ CUresult attribute(void* data, CUpointer_attribute which, CUdeviceptr address) {
   }
 }
 
-// Writes the value that the multi-attribute query returns if memory lacks the attribute or is
-// unknown to CUDA.
+// Writes the value that cuPointerGetAttributes() returns for an attribute that the memory lacks, or
+// for memory that is unknown to CUDA.
 CUresult give_nothing(void* data, CUpointer_attribute which) {
   switch (which) {
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
@@ -203,7 +203,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr a
   RCUDA_ASSIGN_OR_RETURN(const Route route, find_current_route());
   const auto allocation = Process::get().memory().find(address);
   if (!allocation) return CUDA_ERROR_NOT_FOUND;
-  // A driver does not find a mapping to which no device has access.
+  // Ask the worker, because a driver does not find a mapping to which no device has access.
   if (allocation->placement == Placement::kMapped && allocation->session == route.session) {
     CUdeviceptr first = 0;
     size_t size = 0;

@@ -5,8 +5,8 @@
 // socket that contains a token. An import reads the token and leaves it in the socket, so any
 // process whose device is on the same server host can import the memory, any number of times. This
 // library keeps the other end of the socket, which shows when the last duplicate of the
-// application's descriptor is closed. The worker then releases the allocation, as a local driver
-// would.
+// application's descriptor is closed. The client then makes the worker end the export, at its next
+// call of forget_closed().
 
 #include <cstring>
 #include <utility>
@@ -45,8 +45,8 @@ std::vector<Exported>& exported() RCUDA_REQUIRES(exported_mutex) {
   return *instance;
 }
 
-// Releases exports whose descriptors are all closed. Called when memory is exported, imported or
-// released.
+// Ends the exports whose descriptors are all closed. Called when memory or a pool is exported, and
+// when an allocation is imported or released.
 void forget_closed() {
   std::vector<Exported> closed;
   {

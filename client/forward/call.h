@@ -53,7 +53,8 @@ class Call {
 
   // Routing: the first of these functions that names a worker decides the route.
 
-  // Returns whether the decided route leads to the worker of `route`.
+  // Takes `route` if no route is decided yet. Returns whether the decided route leads to the worker
+  // of `route`.
   bool take_route(const Route& route);
   wire::ObjectId handle(const void* handle, wire::Kind kind, CUresult if_null);
   template <typename Handle>

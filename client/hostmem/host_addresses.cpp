@@ -7,9 +7,9 @@ namespace rcuda::client {
 namespace {
 
 constexpr size_t kUnit = 64u << 10;
-// Allocations of up to kMostQuietBytes get addresses whose lower 32 bits are between these limits.
-// As an integer these bits are -0.94e9 to -0.13e9, as a float -1.3e5 to -1e34. host_addresses.h
-// explains why such values are chosen.
+// Allocations of up to kMostQuietBytes get addresses whose lower 32 bits are between these limits,
+// if such addresses are free. As an integer these bits are -0.94e9 to -0.13e9, as a float -1.3e5 to
+// -1e34. host_addresses.h explains why such values are chosen.
 constexpr uint64_t kQuietBegin = 0xc800'0000;
 constexpr uint64_t kQuietEnd = 0xf800'0000;
 static_assert(HostAddresses::kMostQuietBytes + kUnit <= kQuietEnd - kQuietBegin);

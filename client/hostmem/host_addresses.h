@@ -5,10 +5,10 @@
 // parameters may have unused bytes, for example in PyTorch's kernels for tensors with few
 // dimensions. There, a small integer may precede the upper half of an old pointer, and both
 // together look like an address. So allocations of up to kMostQuietBytes get addresses whose lower
-// half is an unlikely value: as an integer it is negative and not small, as a float it is unusually
-// large. (At other addresses, a training step of ResNet-50 took 20 times as long in one of three
-// runs: an integer of 1 before an old pointer's upper half looked like an address of the training
-// images.)
+// half is an unlikely value, if such addresses are free: as an integer the value is negative and
+// not small, as a float its magnitude is unusually large. (At other addresses, a training step of
+// ResNet-50 took 20 times as long in one of three runs: an integer of 1 before an old pointer's
+// upper half looked like an address of the training images.)
 //
 // Freed addresses are used again, the lowest first. Guard pages separate neighbours.
 // Threads: any. Nothing blocks.

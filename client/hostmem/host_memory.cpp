@@ -551,7 +551,7 @@ CUresult unregister_host(void* address) {
   if (found->base != begin || found->placement != Placement::kRegistered) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (!registry.remove(found->base)) return CUDA_ERROR_INVALID_VALUE;  // already freed
+  if (!registry.remove(found->base)) return CUDA_ERROR_INVALID_VALUE;  // already unregistered
   stop_mirroring(address);
   await_mirrored(*found, true);
   end_host_memory(*found);

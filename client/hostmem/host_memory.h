@@ -7,8 +7,8 @@
 // moved onto a memfd in place for workers that share pages, and then works the same way. Memory
 // that is shared with files, other processes or other drivers cannot move. Each worker then has its
 // own memory, also over shared memory, and this process's CPU makes the copies. If a worker cannot
-// map memory at that address, the memory stays pageable: copies work, kernels cannot reach it, and
-// cuMemHostGetDevicePointer fails.
+// map registered memory at its address, the memory stays pageable: copies work, kernels cannot
+// reach it, and cuMemHostGetDevicePointer fails.
 //
 // With unified addresses, kernels reach all page-locked memory by its pointer, whether or not it
 // was requested as mapped. Where pages are not shared, it would cost too much to keep all
@@ -16,7 +16,8 @@
 // (mirror.h) only when the program first requests its device pointer, or passes its address to a
 // kernel, a fill or a write of a value. If the address has appeared only inside of a larger
 // parameter, not all launches send the memory's changes (MirrorUse).
-// Threads: any. Blocking: a round trip per session.
+// Threads: any. Blocking: a round trip per session; a call that ends memory also waits for the
+// device.
 #pragma once
 
 #include <cstddef>
@@ -35,8 +36,8 @@ CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool manage
 CUresult free_host(void* address);
 CUresult register_host(void* address, size_t bytes, unsigned flags);
 CUresult unregister_host(void* address);
-// Unmirrors and unexposes host memory and frees its pages. Call it after removing the memory from
-// the registry.
+// Ends the mirrors and exposures of host memory. Frees allocated memory; registered memory becomes
+// ordinary memory of the application again. Call it after removing the memory from the registry.
 void end_host_memory(const Allocation& memory);
 // Begins to mirror the page-locked memory that these parameters of a kernel of `route` point to,
 // where necessary. The calling thread needs no current context.

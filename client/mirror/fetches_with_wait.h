@@ -1,9 +1,10 @@
-// Fetches of small mirrors that the worker makes when a wait is over. The client asks for them
-// together with the wait, so both are one round trip. Several mirrors of page-locked memory share a
-// query for the bytes that changed (mirror_news.h); others are fetched whole.
+// Fetches small mirrors at the end of a wait. The client sends the queries together with the wait,
+// and the worker answers them when the wait is over, so all this is one round trip. Several mirrors
+// of page-locked memory share a query for the bytes that changed (mirror_news.h); others are
+// fetched whole.
 //
-// Threads: any; an object belongs to one thread. Blocking: take(), news() and the destructor, until
-// the worker has answered. The worker answers when the wait is over.
+// Threads: any; an object belongs to one thread. Blocking: ask(), while the command ring is full;
+// take(), news() and the destructor, until the worker has answered.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +26,8 @@ class FetchesWithWait final : public MirrorQuestions {
   ~FetchesWithWait() override;
 
   // Asks for the bytes of these mirrors as they are when the worker signals `word`. Leaves out
-  // large mirrors, and mirrors without a free reply slot. The queries do not wake the worker: the
-  // caller's next command must wake it.
+  // large mirrors, mirrors beyond the limits for one wait, and mirrors without a free reply slot.
+  // The queries do not wake the worker: the caller's next command must wake it.
   void ask(const std::vector<std::shared_ptr<Mirror>>& mirrors, Word word);
   bool empty() const { return questions_.empty() && news_.empty(); }
   // Merges the answer for this mirror. Returns false if there is no answer for it, or if the

@@ -1,7 +1,7 @@
 // Mirrored memory: memory that host and kernels use, and whose pages client and worker cannot
-// share. Both have a copy, and the client keeps the copies equal. Variables of modules and managed
-// memory in the worker (entry/managed.cpp) are mirrored on every medium; page-locked memory that
-// kernels may use, on media that do not share pages (TCP, verbs).
+// share. Both have a copy, and the client keeps the copies equal. Managed variables are mirrored on
+// every medium. Managed memory in the worker (entry/managed.cpp), and page-locked memory that
+// kernels may use, are mirrored if the worker cannot map the client's pages, as over TCP and verbs.
 //
 // Push: before the client posts work that may read or write mirrored memory, it sends the blocks
 // that the application changed. It finds them by comparing the memory with the bytes of the last

@@ -1,8 +1,8 @@
 // Fetches the GPU's changes in small mirrors of page-locked memory. One query covers many mirrors,
 // and its answer has only the bytes that the client lacks.
 //
-// Threads: any; each function says which locks its caller holds. Only ask_for_news() may block, in
-// CallsInFlight::add().
+// Threads: any; each function says which locks its caller holds. Blocking: ask_for_news(), like
+// CallsInFlight::add(); begin_news(), while the command ring is full.
 #pragma once
 
 #include <cstddef>

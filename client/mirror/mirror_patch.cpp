@@ -22,8 +22,9 @@ void append(std::vector<std::byte>* tail, const T* items, size_t count) {
 
 size_t bytes_of(const SentBytes& sent) { return sizeof sent + sent.marks.size(); }
 
-// Returns none() if the block does not end at a multiple of 16 bytes, because the worker's digest
-// then covers bytes after the mirror, or if the worker keeps no digests of blocks of this size.
+// Returns the block's digest, or none() in two cases. If the block does not end at a multiple of 16
+// bytes, the worker's digest also covers bytes after the mirror. If the worker's blocks have
+// another size, the worker has no digest of this block.
 wire::BlockDigest digest_of(const Mirror& mirror, size_t at, const std::byte* content) {
   const size_t bytes = mirror.block_length(at);
   if (mirror.changes_bytes != kMirrorBlockBytes || bytes % 16 != 0) {

@@ -178,7 +178,7 @@ void fetch_rest(const std::vector<Pull*>& pulls) RCUDA_REQUIRES(pull_mutex) {
 }
 
 // Fetches the runs that the worker has named and whose bytes are not in its answer. Small runs
-// travel in replies, in one round trip, larger ones through the staging region, which uses more
+// travel in replies, in one round trip. Larger runs go through the staging region, which uses more
 // sockets.
 void fetch(const std::vector<Pull*>& pulls) RCUDA_REQUIRES(pull_mutex) {
   constexpr size_t kMostInReplies = 256 << 10;

@@ -52,7 +52,8 @@ struct Batch {
   uint8_t* marks_of(size_t at) const { return marks + (at - begin) / 8; }
 };
 
-// Returns those of the runs' blocks that the application changed, and fills the batch with them.
+// Finds the blocks in `runs` that the application changed, copies them into the batch, and returns
+// them.
 std::vector<Run> changed(Mirror& mirror, const std::vector<Run>& runs, const Batch& batch) {
   const std::vector<Run> pieces = pieces_of(runs, kMirrorPieceBytes);
   std::vector<std::vector<Run>> found(pieces.size());
@@ -132,7 +133,7 @@ CUresult push_patches(Mirror& mirror, const std::vector<Run>& runs, const Batch&
   return result;
 }
 
-// Sends those of the runs' blocks that the application changed. Adds their bytes to *sent_bytes.
+// Sends the blocks in `runs` that the application changed. Adds their bytes to *sent_bytes.
 CUresult push_runs(Mirror& mirror, const std::vector<Run>& runs, const Batch& batch,
                    size_t* sent_bytes) RCUDA_REQUIRES(push_mutex) {
   if (mirror.is_patched()) return push_patches(mirror, runs, batch, sent_bytes);

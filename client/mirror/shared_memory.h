@@ -4,7 +4,7 @@
 // are two cases (common/base/memory_file.h). Memory that no worker maps is anonymous instead. For
 // memory that a worker maps, the file stays empty until a worker has received it and set its size.
 // The memory must not be touched before it is exposed.
-// Threads: any. Blocking: only is_usable(), until a worker has received the file.
+// Threads: any. Blocking: only is_usable(), for up to 10 s.
 #pragma once
 
 #include <cstddef>

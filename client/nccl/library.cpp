@@ -86,7 +86,7 @@ Result<int> finish(Opening& opening) RCUDA_REQUIRES(opening_mutex) {
   const std::string text(reinterpret_cast<const char*>(body.data()) + kHead, body.size() - kHead);
   if (encryption_result == kSuccess) encryption_result = head.encryption;
   if (head.version == 0) return Status(Code::kNotFound, session.name() + " has no NCCL: " + text);
-  // Other threads may read it after the first success.
+  // Do not change known() after the first success: other threads then read it without a lock.
   if (version.load() == 0) known()[session.index()] = {head.version, head.waits != 0};
   RCUDA_DEBUG("%s has NCCL %d (%s)", session.name().c_str(), head.version, text.c_str());
   return head.version;

@@ -17,7 +17,7 @@ namespace rcuda::client::nccl {
 int result_of(CUresult error);
 
 // Connects to the servers and makes each worker load its NCCL. An error names the server without
-// NCCL, and the reason. With `again`, also if an earlier call has succeeded or failed.
+// NCCL, and the reason. Later calls return the first result, unless `again` is set.
 Status open_library(bool again = false);
 // Returns the lowest version of the servers' libraries; 0 before open_library() has succeeded.
 int library_version();

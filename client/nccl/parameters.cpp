@@ -1,5 +1,5 @@
-// The parameters of the first server's NCCL. A handle is the address of the client's copy of the
-// key, which is never freed.
+// Queries the parameters of the first server's NCCL (ncclParam*). The handle of a parameter is the
+// address of the client's copy of the parameter's key, which is never freed.
 #include <algorithm>
 #include <cstring>
 #include <set>
@@ -143,7 +143,7 @@ int ncclParamGetAllParameterKeys(const char*** keys, int* count) {
   return kSuccess;
 }
 
-// Makes the worker print NCCL's parameters. Its output goes to the program's stdout.
+// Makes the worker print NCCL's parameters. The worker's output goes to the program's stdout.
 void ncclParamDumpAll() {
   if (open_library().ok()) {
     (void)ask(*Process::get().sessions().front(), Question::kDumpParameters);

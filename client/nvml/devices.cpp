@@ -1,4 +1,5 @@
-// The queries of devices: handles, names, addresses, and the figures of figures.h.
+// The queries of devices: handles, names, addresses, and the plain numbers (figures) that
+// common/nvml/figures.h lists, such as clocks and temperatures.
 #include <cstdio>
 #include <cstring>
 

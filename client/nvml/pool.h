@@ -11,7 +11,8 @@
 // milliseconds, or five seconds if the server does not answer. A server that did not answer is not
 // queried again for one second; a look() for a GPU of another server does not query it for one
 // minute. If RCUDA_DEVICES names GPUs by UUID, all functions query the servers of these GPUs until
-// each has answered once. Errors: as nvmlReturn_t; each cause is logged once.
+// each has answered once. Errors: as nvmlReturn_t. The log has each cause once, and again if the
+// server has answered in between.
 #pragma once
 
 #include <chrono>

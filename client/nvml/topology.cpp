@@ -30,8 +30,8 @@ uint32_t ancestor_of(const Pair& pair) {
   return pair.path() ? pair.path()->ancestor : static_cast<uint32_t>(NVML_TOPOLOGY_SYSTEM);
 }
 
-// Reports the address of a link's other end as a driver does in a virtual machine that does not see
-// the switch: as a placeholder. NCCL concludes from this address that a switch connects all GPUs
+// Reports a placeholder as the address of a link's other end, like driver 580 in a virtual machine
+// that does not see the switch. NCCL concludes from this address that a switch connects all GPUs
 // with such links, which is true within a server. Returns NVML_ERROR_NOT_SUPPORTED in four cases:
 // - The link is not active.
 // - The link does not lead to a switch: the PCI address of the GPU at its end may be the address of
@@ -52,7 +52,6 @@ nvmlReturn_t get_remote_pci(nvmlDevice_t device, unsigned link, nvmlPciInfo_t* p
   const bool is_other =
       other_end == NVML_NVLINK_DEVICE_TYPE_GPU || other_end == NVML_NVLINK_DEVICE_TYPE_IBMNPU;
   if (!active || is_other || !Pool::get().shows_neighbours(view)) return NVML_ERROR_NOT_SUPPORTED;
-  // As driver 580 in a virtual machine that does not see the switch: placeholders, and no ids.
   constexpr nvmlPciInfo_t kHidden = {"FFFFFFF:FF:FF.0", 0xffffffff, 0xff, 0xff, 0, 0,
                                      "FFFFFFFF:FF:FF.0"};
   *pci = kHidden;

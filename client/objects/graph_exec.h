@@ -1,6 +1,6 @@
 // Executable graphs and their handles.
 //
-// A kernel may launch a graph that was instantiated with CU_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH.
+// A kernel may launch a graph that was instantiated with CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH.
 // The kernel gets the graph's handle as a parameter, in a struct, or in memory. The GPU knows only
 // the handle of the worker's driver. So the application gets that handle for such a graph.
 // Otherwise the client would have to search all memory where the application may store a handle.

@@ -66,8 +66,8 @@ auto with_type(wire::Kind kind, const Use& use) {
 
 // Returns the object of the handle, or null if the handle is not a live object of the kind.
 Object* find_object(const void* handle, wire::Kind kind);
-// Creates an object of a type that needs only an identity. Returns null for other types, and if
-// four million objects of the type are alive.
+// Creates an object of a type that needs only an identity. Returns null for other types, if four
+// million objects of the type are alive, or if no memory is left.
 Object* create_object(wire::Kind kind, const Identity& identity);
 void destroy_object(Object* object);
 

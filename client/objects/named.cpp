@@ -53,8 +53,8 @@ Object* named(wire::Kind kind, const Identity& identity) {
   const Name name = name_of(kind, identity);
   if (const auto found = objects().find(name); found != objects().end()) {
     Object* known = found->second;
-    // The worker reuses the ids of nodes and their graphs. The context of the earlier object with
-    // this id may be destroyed, so the object gets the context of the new one.
+    // The worker reuses the ids of graphs and their nodes. `known` may belong to an earlier object
+    // with this id, whose context may be destroyed. So `known` gets the context of the new object.
     const bool is_reused = kind == wire::Kind::kGraphNode || kind == wire::Kind::kGraph;
     if (is_reused && (identity.id & wire::kWorkerMinted) && known->context != identity.context) {
       known->context = identity.context;

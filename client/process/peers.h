@@ -2,10 +2,10 @@
 // servers go directly from worker to worker, never through this process.
 //
 // Both workers of a pair get the same random secret and the same name for their connection. One
-// worker connects to the other's server, at the address that this process uses for that server. All
-// pairs are introduced when the process initialises (RCUDA_P2P=eager), or each pair at its first
-// use (lazy). No function waits for a connection: commands that need the connection wait in the
-// workers. Threads: any.
+// worker connects to the other's server, at the address that this process uses for that server.
+// With RCUDA_P2P=eager, or auto and few servers, all pairs are introduced when the process
+// initialises; otherwise each pair at its first use. No function waits for a connection: commands
+// that need the connection wait in the workers. Threads: any.
 #pragma once
 
 #include <atomic>

@@ -27,7 +27,7 @@ class Session;
 enum class Placement : uint8_t {
   kDevice,       // cuMemAlloc and its variants
   kDeviceAsync,  // cuMemAllocAsync: freed in stream order
-  kGlobal,       // a module's variable
+  kGlobal,       // a variable of a module or library
   kHost,         // page-locked client memory, usable by kernels at the same address
   kRegistered,   // cuMemHostRegister
   kManaged,      // page-locked client memory; with a session: managed memory of its worker
@@ -62,10 +62,10 @@ inline bool is_managed(const Allocation& allocation) {
 
 class Registry {
  public:
-  // Sets buffer_id. Returns false if the allocation overlaps a known allocation that is not stale,
-  // or if it belongs to a session and is not inside of the session's addresses. For addresses that
-  // a worker has returned, use record_memory() (worker_memory.h), which ends the session in the
-  // second case.
+  // Assigns a buffer_id, unless the allocation has one. Returns false if the allocation overlaps a
+  // known allocation that is not stale, or if it belongs to a session and is not inside of the
+  // session's addresses. For addresses that a worker has returned, use record_memory()
+  // (worker_memory.h), which ends the session in the second case.
   bool add(Allocation allocation);
   // Returns the allocation that contains the address.
   std::optional<Allocation> find(uint64_t address) const;

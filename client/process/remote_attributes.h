@@ -2,7 +2,8 @@
 //
 // A device's attributes come from its server. Most describe the GPU alone, but some describe
 // features that the GPU shares with the CPU and the adapters of its machine. The application runs
-// on another machine and cannot use these features, so their attributes become 0.
+// on another machine and cannot use these features, so their attributes become 0. The attributes of
+// features that rcuda does not support become 0, too.
 // Threads: any. Blocking: none.
 #pragma once
 

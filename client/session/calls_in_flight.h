@@ -44,7 +44,7 @@ class CallsInFlight {
  private:
   struct Pending {
     Session* session = nullptr;
-    Timeline* timeline = nullptr;  // copies only: of the stream in which the copy waits
+    Timeline* timeline = nullptr;  // of the stream in which a copy waits; null for other calls
     Session::PendingCall call;
     Take take;
   };

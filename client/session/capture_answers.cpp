@@ -7,7 +7,7 @@
 namespace rcuda::client {
 namespace {
 
-Mutex mutex;  // guards writes to the two variables below
+Mutex mutex;  // guards writes to `captures` and `spoiled`
 std::atomic<int> captures{0};
 std::atomic<bool> spoiled{false};
 thread_local int answers = 0;

@@ -29,7 +29,8 @@ class CaptureAnswers {
 // invalidated, the client waits for every command until no capture is in progress, because the
 // streams of the capture refuse all work.
 bool awaits_answers();
-// Called when a command was refused. An error of the capture family invalidates the capture.
+// Called when a command was refused. The errors from CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED to
+// CUDA_ERROR_CAPTURED_EVENT mean that the capture is now invalid.
 void note_refusal(CUresult result);
 
 }  // namespace rcuda::client

@@ -1,5 +1,6 @@
-// The completion words of a session: 64-bit words in this process's memory. The worker writes one
-// when a stream, an event or a copy has reached a given point.
+// The completion words of a session: 64-bit words in this process's memory. The worker writes a
+// word when a stream has reached the command that names the word, or when an event or a copy is
+// done.
 //
 // Each request that uses a word raises the word's sequence, and the next owner continues the
 // sequence. So a late write of the worker cannot be mistaken for the answer to a newer request.

@@ -31,8 +31,8 @@ CUresult MirrorSync::fetch(MirrorQuestions* asked) {
   const uint64_t waits = timelines_.waits();
   const uint64_t of_others = timelines_.waits_of_others();
   RCUDA_RETURN_IF_CUDA_ERROR(known->pull(session_, asked));
-  // The answers to `asked` lack the writes of work for which other threads have waited since the
-  // request. So the answers count as a fetch only if no other thread has waited.
+  // Other threads may have waited for work since the request. The answers to `asked` lack the
+  // writes of that work. So the answers count as a fetch only if no other thread has waited.
   if (!asked || asked->waits_of_others == of_others) fetched_waits_.store(waits);
   return CUDA_SUCCESS;
 }

@@ -5,8 +5,9 @@
 // other changes. A call that has nothing to wait for fetches nothing, unless another wait has ended
 // since the last fetch began.
 //
-// Threads: any. Blocking: show_writes() and the functions that fetch, until the worker has
-// answered. Without mirrored memory there are no hooks, and the functions do nothing.
+// Threads: any. Blocking: show_writes() and ask(), while the command ring is full; the functions
+// that fetch, until the worker has answered. Without mirrored memory there are no hooks, and the
+// functions do nothing.
 #pragma once
 
 #include <atomic>

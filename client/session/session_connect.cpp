@@ -1,4 +1,4 @@
-// How a session begins and ends. Beginning it takes these steps: connect to the server, request the
+// How a session begins and ends. To begin, it takes these steps: connect to the server, request the
 // devices, make the Link, start the services that use the Link.
 #include <algorithm>
 #include <cerrno>

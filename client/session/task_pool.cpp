@@ -53,8 +53,8 @@ struct Job {
     if (!thrown) thrown = std::move(why);
   }
   // Waits until all tasks have finished. Spins first, because a running task ends before a sleeping
-  // thread would wake up. Does not spin with few processors, because the task may need this
-  // processor.
+  // thread would wake up. Does not spin with fewer than four copy threads: there are probably few
+  // processors, and the running task may need this one.
   void wait() {
     const auto spin = copy_threads() < 4 ? std::chrono::microseconds(0) : kSpin;
     const auto spin_end = std::chrono::steady_clock::now() + spin;

@@ -4,9 +4,10 @@
 // A position counts the places that the sent commands take in the queue: usually one each, two for
 // a copy that is followed by an event. `sent` is the position of the last command. `reached` is the
 // last position that is known to be done; a queue works in order, so everything before it is done
-// too. Four things raise `reached`: a wait for the stream, a query that finds the stream done, the
-// end of an event that was recorded in the stream, and a mark. A mark is a kSignal command in the
-// queue: the worker writes its completion word when the queue has reached the mark's position.
+// too. These things raise `reached`: a wait for the stream, the answer to a copy in the stream, a
+// query that finds the stream done, the end of an event that was recorded in the stream, and a
+// mark. A mark is a kSignal command in the queue: the worker writes its completion word when the
+// queue has reached the mark's position.
 //
 // `awaited` is the last position that a wait has covered. The output of kernels up to this position
 // is printed; a query or a mark does not ensure that.
@@ -158,7 +159,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   std::vector<SentWrite> host_writes_;                   // by commands that have been sent
   std::vector<AddressRange> host_writes_begun_;          // by commands that are being sent
   std::atomic<bool> writes_host_{false};                 // whether host_writes_ has elements
-  std::vector<std::shared_ptr<ReachedPlace>> followed_;  // guarded like host_writes_
+  std::vector<std::shared_ptr<ReachedPlace>> followed_;  // see follows()
 
   // The worker's answer that the queue still had work, for the commands sent until then. It holds
   // for later commands too, because the queue works in order.

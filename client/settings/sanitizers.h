@@ -3,7 +3,7 @@
 // AddressSanitizer ends a program if its shared runtime is not the first library. A preloaded
 // library comes before the runtime, so this library disables the check (__asan_default_options).
 // That is safe: the check concerns libraries that define functions such as malloc(), and this
-// library defines only the driver's functions.
+// library defines no such functions.
 #pragma once
 
 #include "common/base/status.h"

@@ -1,5 +1,5 @@
-// AsyncLookup: asks questions that may take long (of a name service, of munged, of NVML) for a
-// thread that must not wait.
+// AsyncLookup: runs look-ups that may take long (in a name service, munged or NVML) for a thread
+// that must not wait.
 //
 // Each question has a key, and runs on a thread of this class. At most `most_at_once` questions run
 // at the same time; the others wait in a queue. descriptor() becomes readable when a question has
@@ -7,7 +7,8 @@
 //
 // Threads: one thread calls; a question runs on another thread, perhaps after this object is
 // destroyed. Blocking: never, not even the destructor; a question that hangs keeps its thread until
-// it returns. Errors: kOutOfMemory if no thread or no descriptor can be created.
+// it returns. Errors: kOutOfMemory if this object has no descriptor, or has no thread and cannot
+// start one.
 #pragma once
 
 #include <cstddef>

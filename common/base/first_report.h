@@ -1,4 +1,4 @@
-// Ensures that a program that gets no device reports the reason only once on the same stderr.
+// If a program gets no device, ensures that the reason appears only once on the same stderr.
 // Several parts may find the reason: librcuda.so, our NVML, and children that a framework forks to
 // look for a GPU.
 #pragma once

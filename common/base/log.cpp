@@ -57,9 +57,9 @@ Logger& logger() {
   }();
   return *instance;
 }
-// Created when the program or library is loaded: before there are threads, and before other fork()
-// handlers are registered. The handlers that run before a fork run in reverse order of
-// registration, so other handlers take their locks before this lock is taken.
+// Created when the program or library is loaded: before there are threads, and before fork()
+// handlers that take other locks are registered. The handlers that run before a fork run in reverse
+// order of registration, so the other locks are taken before this lock.
 [[maybe_unused]] const Logger& made_early = logger();
 
 // Writes lines to a descriptor, one write() each. Logger::mutex serialises the writers.

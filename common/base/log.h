@@ -1,6 +1,6 @@
-// Logging for all components. Lines go to stderr or to the file given to set_log_file, never to
-// stdout, which belongs to the application. Formatting is printf's, so including this header is
-// cheap.
+// Logging for all components. Lines go to stderr, or to the file or descriptor that the functions
+// below set. They never go to stdout, which belongs to the application. Formatting is printf's, so
+// including this header is cheap.
 //
 // Levels: error = an operation was lost; warn = degraded; info = once per session; debug = once per
 // object; trace = once per call. The default shows warn and above.

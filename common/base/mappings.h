@@ -2,7 +2,7 @@
 // of this process is pinned.
 //
 // Threads: any. Other threads may change the mappings meanwhile. Blocking: system calls. Since
-// Linux 6.11 the time depends on the number of mappings in the range (PROCMAP_QUERY). Before, the
+// Linux 6.11 the time depends on the number of mappings in the range (PROCMAP_QUERY). An older
 // kernel lists all mappings below the end of the range, which takes about 0.3 us for each. So a
 // caller that needs the same mappings twice should keep them.
 #pragma once
@@ -43,7 +43,7 @@ std::vector<MappedPart> parts_in(const std::vector<MappedPart>& parts, uint64_t 
                                  uint64_t end);
 // For tests: the number of queries to the kernel that the functions above have made.
 uint64_t mapping_queries();
-// Whether the parts cover all of [begin, end).
+// Whether the parts, in ascending order, cover all of [begin, end).
 bool cover(const std::vector<MappedPart>& parts, uint64_t begin, uint64_t end);
 
 enum class Pinning {

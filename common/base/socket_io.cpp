@@ -151,7 +151,7 @@ Result<size_t> try_send_with_fd(const Socket& socket, std::span<const std::byte>
   const ssize_t sent = socket.send(bytes.data(), bytes.size(), MSG_DONTWAIT);
   if (sent >= 0) return static_cast<size_t>(sent);
   if (would_block(errno)) return size_t{0};
-  return transfer_error(errno, "sending");
+  return transfer_error(errno, "sending to the peer");
 }
 
 Result<size_t> try_recv_with_fds(const Socket& socket, std::span<std::byte> bytes,
@@ -161,7 +161,7 @@ Result<size_t> try_recv_with_fds(const Socket& socket, std::span<std::byte> byte
   if (received > 0) return static_cast<size_t>(received);
   if (received == 0) return peer_closed();
   if (would_block(errno)) return size_t{0};
-  return transfer_error(errno, "receiving");
+  return transfer_error(errno, "receiving from the peer");
 }
 
 Status send_all(const Socket& socket, std::span<const std::byte> bytes, Deadline deadline) {

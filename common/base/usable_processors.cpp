@@ -26,8 +26,8 @@ unsigned smaller_quota(unsigned one, unsigned other) {
 }
 
 // Returns the smallest quota of `group` (a path) and of the groups above it. In a container,
-// `group` may be the path on the host, while `mount` itself has the files of its last group. The
-// other folders are then missing, which counts as no quota.
+// `group` may be the path on the host, while `mount` itself has the files of the container's group.
+// The other folders are then missing, which counts as no quota.
 unsigned quota_along(const std::string& mount, std::string group, bool is_v2) {
   for (unsigned least = 0;; group.resize(group.rfind('/'))) {
     if (group == "/") group.clear();

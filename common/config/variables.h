@@ -1,8 +1,8 @@
 // The environment variables of rcuda, for warnings about misspelt variables.
 //
-// Variables of servers begin with RCUDA_SERVER_, and are known from the server's registry; other
-// programs do not check them. Variables of tests (RCUDA_TEST_) and of Slurm's integration
-// (RCUDA_SLURM_) are not checked. Pure functions; any thread that may read the environment.
+// A server knows its own variables from its registry. Other programs do not check variables that
+// begin with RCUDA_SERVER_. Variables of tests (RCUDA_TEST_) and of Slurm's integration
+// (RCUDA_SLURM_) are never checked. Pure functions; any thread that may read the environment.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// CudaResult<T>: a value, or the CUresult of the failure. RCUDA_ASSIGN_OR_RETURN (status.h) takes
-// it, too.
+// CudaResult<T>: a value, or the CUresult of the failure. RCUDA_ASSIGN_OR_RETURN
+// (common/base/status.h) takes it, too.
 #pragma once
 
 #include <cassert>

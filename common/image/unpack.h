@@ -1,4 +1,4 @@
-// Decompresses fatbin entries and chooses among them, for components that execute images.
+// Decompresses fatbin entries and chooses among them, for softgpu and the worker.
 //
 // A separate target (zstd, lz4), so that the preloaded client library does not contain them. Any
 // thread. Before memory is allocated, sizes from headers are checked against the most that the

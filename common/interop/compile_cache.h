@@ -1,4 +1,4 @@
-// CompileCache: the output of NVRTC, kept on disk between runs.
+// The compile cache: the output of NVRTC, kept on disk between runs.
 //
 // A local driver has this cache, too. NVRTC (12.8 and later) uses it through an export table.
 // Each compilation queries it twice: for the PTX and for the cubin of its intermediate code.

@@ -1,8 +1,8 @@
 // Values that NVIDIA's runtime stores with a context, by key (the table CONTEXT_LOCAL_STORAGE).
 //
 // The runtime looks up a value in most of its calls. Each thread caches its last lookup, valid
-// while the storage's generation is unchanged, so get() of the same value costs two comparisons.
-// The other functions take a mutex. Any thread. Destructors run outside the mutex.
+// while the storage's generation is unchanged. So get() of the same value costs a few comparisons
+// and takes no mutex. All other calls take a mutex. Any thread. Destructors run outside the mutex.
 #pragma once
 
 #include <atomic>

@@ -1,11 +1,11 @@
 // The undocumented tables that NVIDIA's runtime and libraries request with cuGetExportTable.
 //
 // Two libraries of this repository replace libcuda.so.1 and use this component: softgpu answers
-// from its own state, the client library from its session. Each implements Provider and sets it
-// once, before the application can call anything. docs/interop.md lists the programs that need each
-// table, and the purpose of each known slot. Every other slot of a known table logs its table and
-// index once and returns CUDA_ERROR_NOT_SUPPORTED. Any thread. get_export_table returns
-// CUDA_ERROR_NOT_FOUND for an unknown table; with RCUDA_INTEROP=OFF every table is unknown.
+// from its own state, the client library from its session. Each implements Provider and sets it in
+// the first cuGetExportTable. docs/interop.md lists the programs that need each table, and the
+// purpose of each known slot. Every other slot of a known table logs its table and index once and
+// returns CUDA_ERROR_NOT_SUPPORTED. Any thread. get_export_table returns CUDA_ERROR_NOT_FOUND for
+// an unknown table; with RCUDA_INTEROP=OFF every table is unknown.
 #pragma once
 
 #include <vector>
@@ -39,7 +39,7 @@ class Provider {
   virtual CUresult module_functions(CUmodule module, std::vector<CUfunction>* functions) = 0;
 };
 
-// The provider must live as long as the process.
+// Call it before get_export_table(). The provider must live as long as the process.
 void set_provider(Provider* provider);
 
 CUresult get_export_table(const void** table, const CUuuid* id);

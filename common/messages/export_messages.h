@@ -1,7 +1,8 @@
 // Messages by which a worker gets an export from another worker of the same owner
 // (server/names/exported_names.h, docs/isolation.md).
 //
-//   worker -> daemon   ExportQuery, over the local socket of the daemon that the name identifies
+//   worker -> daemon   ExportQuery, over the local socket of the daemon whose port is in the
+//                      export's name (common/wire/exported_name.h)
 //   daemon -> worker   the socket and the query, to the exporting worker
 //   worker -> worker   ExportAnswer, with a descriptor if one was exported
 //

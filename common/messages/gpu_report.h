@@ -56,7 +56,7 @@ struct GpuReport {
   uint32_t cuda_version = 0;   // 13000
   // nvml::layout() of the server. A client with another layout() ignores figures and texts.
   uint64_t layout = 0;
-  std::string host;  // the running kernel's id, equal for servers of one machine; empty: unknown
+  std::string host;  // the kernel's boot id, equal for all servers of a machine; empty: unknown
   std::vector<Gpu> gpus;
 };
 

@@ -104,7 +104,8 @@ struct Hello {
 
 struct Queued {
   static constexpr char kName[] = "Queued";
-  // From 1, among the clients that wait for these devices; 0: the client waits for a worker.
+  // From 1, among the clients that wait for these devices. 0: the client is not in this queue; it
+  // waits for a worker, or for a session that is ending.
   uint32_t place = 0;
   std::string reason;  // if `place` is not 0: the resource that is in use
 };

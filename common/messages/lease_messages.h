@@ -44,8 +44,8 @@ struct LeaseRequest {
   // kExtend, kRevoke: the lease; empty: the lease of `job`. kTake: the new lease's random id; a
   // repeated request with it returns the same lease. kList: only leases with ids above this one.
   std::string id;
-  std::string job;   // free text, such as "slurm 4711"; kList: only its leases
-  std::string user;  // kTake: its user, by name or number; empty: any client with the key
+  std::string job;   // free text, such as "slurm 4711"; kList: only leases of this job
+  std::string user;  // kTake: the lease's user, by name or number; empty: any client with the key
   std::vector<uint32_t> devices;  // kTake: these devices; empty: the server chooses `count` devices
   uint32_t count = 0;
   bool shared = false;   // kTake: others may have leases of the same devices

@@ -1,5 +1,5 @@
-// encode(), decode() and layout_hash() of the messages of handshake.h, server_status.h,
-// gpu_report.h, lease_messages.h and control_messages.h.
+// encode(), decode() and layout_hash() of messages, such as those of handshake.h and
+// server_status.h.
 //
 // The source file of a message lists its fields once (message_codec.h). Encoding, decoding, limits
 // and layout all come from this list. Two builds understand each other if their layouts are equal.

@@ -126,8 +126,7 @@ size_t least_bytes() {
   return bytes;
 }
 
-// Every read is limited to the bytes that are left. After the first failure all reads fail and
-// change nothing.
+// Every read is limited to the bytes that are left. After the first failure all reads fail.
 class MessageReader {
  public:
   static constexpr bool kReads = true;

@@ -53,7 +53,8 @@ struct ServerStatus {
     uint64_t until = 0;   // seconds since 1970; 0: no end
     uint32_t shared = 0;  // the number of shared leases
   };
-  // Since the server's start. Only for users that may see all sessions; otherwise empty.
+  // The totals since the server's start, for users that may see all sessions. Other users receive
+  // zeros and empty lists.
   struct UserTotals {
     std::string user, medium;
     uint64_t sessions = 0;
@@ -68,7 +69,7 @@ struct ServerStatus {
     // parked.
     uint64_t parks = 0, wakes = 0, parked_seconds = 0;
     // parks_for_room: the number of parks that made room for another session. room_refusals: the
-    // number of allocations that failed because no session could be parked.
+    // number of allocations that failed because the server could not make room.
     uint64_t parks_for_room = 0, room_refusals = 0;
   };
   std::string server;          // host name

@@ -1,6 +1,5 @@
-// Calls of NCCL as a client sends them to its worker. The commands NcclCalls and NcclPost
-// (api/table/commands.toml) contain a batch of calls. Plain values. The receiver must check every
-// value.
+// Calls of NCCL as a client sends them to its worker, in the commands NcclCalls, NcclPart and
+// NcclPost (api/table/commands.toml). Plain values. The receiver must check every value.
 #pragma once
 
 #include <cstddef>

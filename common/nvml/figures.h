@@ -95,8 +95,8 @@
   X(nvmlDeviceGetClock, unsigned, 4, 4)
 
 // X(number): a field of nvmlDeviceGetFieldValues() that has no scope. One line for each group:
-// ECC's mode and errors; times of throttling; the memory's temperature, energy, links, PCIe
-// replays; power and temperature limits; the recommended action.
+// ECC's mode and errors; times of throttling; the memory's temperature, energy, number of NVLinks,
+// PCIe replays; power, energy and temperature limits; the recommended recovery action.
 // clang-format off
 #define RCUDA_NVML_FIELDS(X) \
   X(1) X(2) X(3) X(4) \

@@ -1,5 +1,4 @@
-// The functions of NVML that client/nvml answers and that are not in figures.h. Declarations only;
-// client/nvml documents each of them.
+// The functions of NVML that client/nvml answers and that are not in figures.h. Declarations only.
 #pragma once
 
 #include "common/nvml/nvml_api.h"

@@ -1,8 +1,8 @@
-// Sends a server a request that needs no session, such as a query of its state or its GPUs, or the
-// request of a lease.
+// Sends a server a request that needs no session, such as a query of its state or its GPUs, or a
+// request for a lease.
 //
-// Threads: any. Blocking: until the server has answered, five seconds at most. Errors name the
-// server.
+// Threads: any. Blocking: until the server has answered, five seconds at most; name resolution and
+// MUNGE may block for longer. Errors name the server.
 #pragma once
 
 #include <cstddef>

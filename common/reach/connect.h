@@ -1,5 +1,5 @@
 // Finds and reaches a server: name resolution, choice of medium, the connecting socket. Used by
-// clients, and by workers to connect to workers of other servers and to look up their exports.
+// clients and tools, and by workers to connect to workers of other servers and to look up exports.
 // Servers listen at LocalAddress.
 #pragma once
 
@@ -35,11 +35,11 @@ struct Connection {
   bool must_encrypt = false;  // RCUDA_SECURITY=tls: only media that encrypt are chosen
 };
 
-// Connects to a server. If `medium` is null, chooses a plain_medium() (media.h): that of this
-// machine if `host` is this machine and a server has a local socket for the port, otherwise that of
-// the network. Name resolution may block without limit; after it, the call blocks for `timeout`
-// at most. Errors name host, port and remedy. kDenied if this machine's server does not run as this
-// user, root or a user of `trusted` (RCUDA_TRUST_USER).
+// Connects to a server. If `medium` is null, chooses a plain_medium() (common/transport/media.h).
+// If `host` is this machine and a server has a local socket for the port, this is the medium of
+// this machine, otherwise that of the network. Name resolution may block without limit; after it,
+// the call blocks for `timeout` at most. Errors name host, port and remedy. kDenied if this
+// machine's server does not run as this user, root or a user of `trusted` (RCUDA_TRUST_USER).
 Result<Connection> connect_server(const std::string& host, uint16_t port,
                                   const transport::Medium* medium,
                                   std::chrono::milliseconds timeout,
@@ -62,7 +62,8 @@ std::string choose_medium(Connection* connection);
 Result<bool> present_ticket(int socket, const std::vector<uid_t>& trusted,
                             std::chrono::steady_clock::time_point deadline);
 
-// Returns the error of a handshake with the explanation that no rcuda-server answered.
+// Replaces the text of a handshake's kTimeout or kUnavailable: probably no rcuda-server of this
+// release listens there. Returns other errors unchanged.
 Status no_server(const Status& status);
 
 // Requests a session and waits for a worker's Welcome. From then on, the worker is at the other end

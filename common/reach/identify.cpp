@@ -125,7 +125,7 @@ Result<Plan> plan_for(const Connection& connection, const std::string& host, uin
   return plan;
 }
 
-// Checks the server by `check`, and returns the binding for the proofs (proof.h).
+// Checks the server by `check`, and returns the binding for the proofs (tls/proof.h).
 Result<tls::Key> check_challenge(const Socket& socket, const tls::Key& exported,
                                  const tls::ServerCheck& check, Clock::time_point deadline) {
   RCUDA_ASSIGN_OR_RETURN(const auto body, read_answer(socket, MessageType::kChallenge, deadline));

@@ -47,8 +47,8 @@ struct Credentials {
 };
 
 // Identifies this client on a connection whose medium has Reach::kNetwork. `host` and `port` are as
-// the user names them. On return the server knows the client's user, and `connection` may be
-// encrypted.
+// the user names them. After success the server knows the client's user, and `connection` may be
+// encrypted. With RCUDA_SECURITY=none, does nothing.
 Status identify(Connection* connection, const std::string& host, uint16_t port,
                 const Credentials& credentials, std::chrono::steady_clock::time_point deadline);
 

@@ -8,10 +8,11 @@
 
 namespace rcuda::wire {
 
-// Returns a hash of everything on which both sides must agree: the layouts of the handshake's
-// messages (message.h), the constants, enumerations and structs of the headers that
-// api/gen/struct_layouts.py lists, and samples of the functions that compute words, digests and
-// labels of keys. The hash does not cover comments and texts for users.
+// Returns a hash of everything on which both sides must agree:
+//   - the layouts of the handshake's messages (message.h) except Challenge;
+//   - the constants, enumerations and structs of the headers that api/gen/struct_layouts.py lists;
+//   - samples of the functions that compute words, digests and labels of keys.
+// The hash does not cover comments and texts for users.
 uint64_t protocol_hash();
 
 }  // namespace rcuda::wire

@@ -1,6 +1,7 @@
-// Users and addresses of one machine: finds the user at the other end of a local socket, makes the
-// error for a user that the server does not serve, and recognises this machine's own addresses (of
-// this network namespace). docs/security.md gives the reasons. Any thread; nothing blocks.
+// Users and addresses of one machine. The functions find the user at the other end of a local
+// socket, make the error for a user that the server does not serve, and recognise the addresses of
+// this machine (of this network namespace). docs/security.md gives the reasons. Any thread; nothing
+// blocks.
 #pragma once
 
 #include <cstddef>

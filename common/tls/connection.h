@@ -1,10 +1,11 @@
 // TLS 1.3 connections over sockets (OpenSSL). docs/security.md says which connections use TLS.
 //
 // A client makes its first TLS connection with a door of the server (handshake.h). Over this
-// connection, both sides prove their identity (proof.h). It carries only a session's handshake
-// messages, and both ends derive the session's key from its secrets. The session's Links are then
-// TLS connections with this key, on the same and on further sockets (keyed.h), because a worker
-// process cannot take over the state of the door's connection.
+// connection, both sides prove their identity (proof.h). The connection then carries only the
+// request of a tool, or the handshake of a session. Both ends derive the session's key from the
+// connection's secrets. The session's Links are TLS connections with this key, on the same and on
+// further sockets (keyed.h), because a worker process cannot take over the state of the door's
+// connection.
 //
 // Threads: one thread during the handshake, then one sending and one receiving thread. Only recv()
 // may block. OpenSSL's own configuration file is not read, its exit handler is not installed (a

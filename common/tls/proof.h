@@ -51,7 +51,8 @@ Key lease_proof(const std::array<uint8_t, 16>& secret, const Key& binding);
 // is accepted, and the caller must check it in another way (MUNGE).
 struct ServerCheck {
   std::optional<identity::Hash> pinned;  // of the server's public key, from a token
-  // PEM file of authorities. One of them must have signed the certificate, for `host`.
+  // PEM file of authorities. The server's chain must lead to one of them, and its certificate must
+  // be for `host`.
   std::string authorities;
   std::string host;
 };

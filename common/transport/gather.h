@@ -1,7 +1,7 @@
-// Copies the pieces of a put into a window with the visibility that link.h promises: the first and
-// the last eight bytes are stored as single words, and the last word is stored with release
-// semantics after everything else. The partner of this store is the acquire load of the thread that
-// polls that word.
+// Copies the pieces of a put into a window with the visibility that link.h promises. The first and
+// the last eight bytes are stored as single words. The last word is stored after everything else,
+// with release semantics. The partner of this store is the acquire load of the thread that polls
+// the last word.
 //
 // The caller serialises the puts of one Link and calls begin_put() first. The fence in begin_put()
 // orders the bytes of this put after the last word of the previous put; a release store alone does

@@ -106,7 +106,7 @@ inline constexpr size_t kMaxRegionPut = 64u << 10;
 template <typename Count>
 struct CountersOf {
   Count puts{0};           // calls of put()
-  Count wakes{0};          // puts that had to wake the peer
+  Count wakes{0};          // shm and verbs only: wake-ups of the peer by puts
   Count window_bytes{0};   // bytes written into the peer's window
   Count work_requests{0};  // verbs only: posted work requests
   Count doorbells{0};      // verbs only: ibv_post_send calls
@@ -114,7 +114,7 @@ struct CountersOf {
   Count receives{0};       // verbs only: of these, completions of posted receives
   Count arms{0};         // verbs only: work requests that ask the peer for a wake-up before a sleep
   Count arm_answers{0};  // verbs only: work requests that answer the peer's arms
-  Count transfer_bytes{0};  // payload moved by read() and write()
+  Count transfer_bytes{0};  // payload of transfers and of put_region()
   Count copied_bytes{0};    // of these, bytes copied by this side's CPU
   Count registrations{0};   // verbs only: memory registered for transfers
 };
@@ -168,8 +168,8 @@ class Link {
   // the memory; loop_back() does. kUnsupported without has_adapter.
   virtual Result<Region> expose_device(void* base, size_t bytes, const DeviceMemory& memory) = 0;
   // Copies bytes through the adapter between two places on this side, each inside an exposed
-  // region. Blocks until they have arrived, LinkOptions::peer_timeout at most. kUnsupported without
-  // has_adapter.
+  // region. Blocks until they have arrived, LinkOptions::peer_timeout at most (2 s if it is zero).
+  // kUnsupported without has_adapter.
   virtual Status loop_back(void* to, const void* from, size_t bytes) = 0;
   // Withdraws the region. Its pending transfers fail. After the return, no peer touches the memory
   // through this Link; a peer that has mapped the region's backing may still touch those pages.
@@ -284,8 +284,8 @@ struct LinkOptions {
   // tcp: sockets for transfers; verbs: queue pairs for transfers. The server's value is used. 0:
   // tcp chooses by the processors of both sides (tcp/tcp_connect.cpp), verbs takes four.
   int bulk_streams = 0;
-  // tcp: how long a receiving thread polls for more data before it sleeps; the thread that receives
-  // puts polls up to 16 times as long (tcp/adaptive_spin.h).
+  // tcp: how long a receiving thread polls for more data before it sleeps. The thread that receives
+  // puts may poll for up to 0.8 ms (tcp/adaptive_spin.h). Zero: the threads do not poll.
   std::chrono::nanoseconds receive_spin = default_receive_spin();
   // verbs: the PCI address of the GPU that uses this Link ("0000:3b:00.0"). The adapter nearest to
   // it is used. Empty: no preference.
@@ -330,9 +330,9 @@ struct Reconnecting {
 // done its part or the timeout has passed.
 //
 // A medium that needs more sockets calls `open_stream` on the client and `accept_stream` on the
-// server. The daemon routes these connections to the right worker by the token in the session's
-// Welcome. Both functions are set if the reach is kNetwork, and several threads may call them at
-// once. If `control` is encrypted, so are these sockets.
+// server. The daemon routes these connections to the right worker (Attach and PeerHello in
+// common/messages/handshake.h). Each side has its own function if the reach is kNetwork. Several
+// threads may call the function at once. If `control` is encrypted, so are these sockets.
 struct Bootstrap {
   Socket control;
   bool server = false;

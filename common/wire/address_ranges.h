@@ -2,12 +2,13 @@
 // space (docs/architecture.md: Addresses). Constants only.
 //
 // Device memory: each worker of a client has two ranges of addresses. The worker's driver starts in
-// a base, one of kBaseCount adjacent ranges in kBases. When the worker gets its session, it also
-// takes a window in one of kWindowRanges. The window's size follows from the session's devices
-// (server/addresses/address_window.h).
+// a base, a part of kBases. kBases has room for kBaseCount bases of the smallest size. When the
+// worker gets its session, it also takes a window in one of kWindowRanges. The window's size
+// follows from the session's devices (server/addresses/address_window.h).
 //
 // Page-locked client memory lies in the host range, which every worker keeps free. So such memory
-// has the same address in client and worker, and a kernel can use the host pointer.
+// has the same address in client and worker, and a kernel can use the host pointer. (If the program
+// has mappings in the host range, the client takes a part of kWindowRanges instead.)
 //
 // All these ranges avoid ordinary mappings, which grow down from 0x7fff'ffff'f000, and
 // position-independent programs (0x5555'..., 0x56...). If a program has mappings in these ranges,

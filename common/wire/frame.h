@@ -204,8 +204,8 @@ struct ParameterInfo {
 static_assert(sizeof(ParameterInfo) == 8);
 
 // A worker that has only a shadow of page-locked memory splits copies of this memory into parts. A
-// part is a quarter of the copy, so that network and DMA engine work mostly at the same time, but
-// large enough that the stream's waits between parts cost little.
+// part is a quarter of the copy, from 1 MiB to 4 MiB: small enough that network and DMA engine work
+// mostly at the same time, large enough that the stream's waits between parts cost little.
 constexpr uint64_t part_bytes_of(uint64_t copy_bytes) {
   constexpr uint64_t kLeast = 1u << 20, kMost = 4u << 20, kPage = 4096;
   const uint64_t quarter = (copy_bytes / 4 + kPage - 1) / kPage * kPage;
@@ -229,10 +229,10 @@ enum PeerCopyFlags : uint32_t {
   kPeerOtherStream = 8,  // outgoing: the other half has a place in a stream too
   // An error of the copy becomes an asynchronous error of this session. Both halves get the error,
   // so at most one half has this flag: in an asynchronous copy, the half whose stream waits for the
-  // copy. No half has the flag if a caller waits for the completion word, or if the waiting stream
-  // belongs to a third worker. If the worker refuses the half, it reports the error at once. Any
-  // other error is reported when the half's stream is released (DeviceOps::release), or at the
-  // copy's end if the half has no stream.
+  // copy; in a copy by a node of a graph, the destination's half. No half has the flag if the
+  // program's call waits for the copy, or if the waiting stream belongs to a third worker. If the
+  // worker refuses the half, it reports the error at once. Any other error is reported when the
+  // half's stream is released (DeviceOps::release), or at the copy's end if the half has no stream.
   kPeerReports = 16,
   // The PeerSignal that names the copy carries its error to another worker. That worker's session
   // reports the error.

@@ -113,8 +113,8 @@ static_assert(sizeof(MirrorKnown) == 16);
 struct MirrorNewsHead {
   MirrorState state;
   uint32_t pieces;     // each a MirrorPiece and its bytes, padded to 8
-  uint32_t fetch_all;  // 1: the client must send MirrorFetch, because too many bytes differ or the
-                       // worker does not have the client's answer
+  uint32_t fetch_all;  // 1: the client must send MirrorFetch, because too many bytes differ, the
+                       // mirror is too large, or the worker lacks the mirror or the client's answer
 };
 static_assert(sizeof(MirrorNewsHead) == 32);
 

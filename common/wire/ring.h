@@ -1,5 +1,5 @@
-// A ring of commands or events: frames in order from one sender to one receiver, in the receiver's
-// window of a Link.
+// A ring of commands, of events, or of messages between workers: frames in order from one sender to
+// one receiver, in the receiver's window of a Link.
 //
 // A frame costs its sender one put (two where the ring wraps) and its receiver no message: a posted
 // kernel launch is one RDMA write. The ring does not interpret frames. The sender (RingWriter)
@@ -29,7 +29,7 @@
 // bounds. The writer checks that `consumed` only grows and never passes what was sent. A violation
 // is kProtocol; the owner should then close the Link.
 //
-// Threads. RingWriter: one caller at a time (the session holds a lock for the order of commands).
+// Threads. RingWriter: one caller at a time (Channel holds a lock for the order of commands).
 // append() blocks while the ring is full. RingReader: one thread; pending() may run inside
 // Link::wait on that thread.
 #pragma once

@@ -10,10 +10,10 @@
 //  4. The engine makes calls that may wait for the device only in a pause. A kHolds pause begins
 //     when no stream is held. Once it has been requested, a command that would hold a stream waits
 //     until the pause is over. A kWork pause begins when, in addition, the program's work has
-//     ended. Until it begins, it delays no command. Exception: a copy registers its memory without
-//     a pause, because no pause can begin while the copy holds a stream. Registering GPU memory is
-//     not known to wait for work (communication libraries do it while kernels run). The prober
-//     holds no stream, so it registers memory in a pause.
+//     ended. Until it begins, it delays no command. Exception: a copy registers or maps its memory
+//     without a pause, because no pause can begin while the copy holds a stream. Registering GPU
+//     memory is not known to wait for work (communication libraries do it while kernels run). The
+//     prober holds no stream, so it registers memory in a pause.
 //  5. The executor thread grants a pause between two commands. The engine ends the pause at the end
 //     of the round that uses it (Core::run_round calls resume()), and no round waits for a peer.
 //  6. A copy takes slots in the peer's inbox when the peer's half has reached its place in its

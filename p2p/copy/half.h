@@ -38,7 +38,7 @@ class Half {
   Half(Environment& environment, PeerId peer) : environment_(environment), peer_(peer) {}
 
   // Whether a new copy that the peer announces would exceed the limit. Copies reach the limit only
-  // if the client's commands to this side are lost, so that this side's halves never come.
+  // if this side's halves never come from the client, or if the peer misbehaves.
   bool is_full(uint64_t id) const { return copies_.size() >= kMostCopies && !copies_.contains(id); }
   static Status too_many_copies() {
     return peer_violation("the peer worker has begun more than " + std::to_string(kMostCopies) +

@@ -286,8 +286,8 @@ Status Receiver::end(Incoming& copy, PeerLink* link, PeerLink* open, bool& moved
       landing && copy.arrived.empty() && copy.landed == copy.request->memory.bytes();
   const bool sends_done = open && (complete || owes_done(copy.state));
   const bool has_failed = fails(copy.state) && !owes_done(copy.state);
-  // Notify the program before the sender: the sender only releases slots when Done arrives, but the
-  // program waits.
+  // Report the end to the program before the sender gets Done, so that a program that waits for
+  // this half continues earlier.
   if ((sends_done || has_failed) && copy.request && !copy.finished) {
     moved = true;
     finish(copy, link, copy.failure);
@@ -475,9 +475,9 @@ Status Receiver::land(Incoming& copy, const ChunkMessage& chunk, const PeerLink&
   return {};
 }
 
-// Drops the chunks of a copy that the sender has aborted. Waits for the chunks that were sent:
-// their slots can be reused only after their bytes have arrived. Chunks that were only announced
-// never come.
+// Drops the chunks of a copy that the sender has aborted. A chunk that was sent is dropped only
+// after its bytes have arrived, because then its slot can be reused. The bytes of chunks that were
+// only announced never come.
 Status Receiver::drop_arrived(Incoming& copy, PeerLink& link, bool& moved) {
   while (copy.consumed < copy.sent && !copy.arrived.empty()) {
     RCUDA_ASSIGN_OR_RETURN(const bool here, has_come(copy.arrived.front(), link));

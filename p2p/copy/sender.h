@@ -26,8 +26,8 @@ namespace rcuda::p2p {
 
 // One outgoing copy.
 struct Outgoing {
-  // kSent: the chunk's bytes have arrived, or are in flight with an immediate. kKept: the bytes
-  // will not be sent.
+  // kSent: the chunk's bytes have arrived, or are in flight with an immediate. kKept: the copy-out
+  // or the transfer of the chunk failed, or the copy failed before the transfer.
   enum class Stage : uint8_t { kCopyingOut, kTransferring, kSent, kKept };
 
   struct Chunk {

@@ -25,7 +25,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// While device work is in progress the engine thread polls without pause for kSpin, then with
+// While device work is in progress, the engine thread polls continuously for kSpin, then with
 // yields until kYield, then with sleeps of a sixteenth of the time it has waited, at most
 // kLongestNap. So it notices the end of the work at most 6 % late, and a copy that waits for a
 // kernel of some seconds costs almost no CPU time.
@@ -155,8 +155,8 @@ class Engine::Runner {
         const Status status = link_.wait([this] { return enough(); }, Clock::time_point::max());
         runner_.wake();
         lock.lock();
-        // On a broken Link, Link::wait returns immediately each time. Wait for the engine thread,
-        // which retires this thread soon.
+        // On a broken Link, Link::wait returns immediately each time. So wait here until the engine
+        // thread destroys this listener.
         if (!status.ok())
           runner_.asleep_.wait(lock, [this]() RCUDA_REQUIRES(runner_.mutex_) { return retired_; });
       }

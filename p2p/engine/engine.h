@@ -96,7 +96,8 @@ class Engine {
   void wake();
 
   // Returns how a contiguous copy of `bytes` to a device of the peer would be made now. Blocks
-  // until the engine thread answers. kUnavailable if the peer is not open.
+  // until the engine thread answers. kUnavailable if the peer is not open yet, kInvalidArgument for
+  // an unknown device; for a lost peer, the error of the loss.
   Result<Forecast> plan(PeerId peer, int device, int peer_device, uint64_t bytes);
 
  private:

@@ -101,8 +101,8 @@ void Peer::signal(uint64_t id, StreamRef stream, StreamPlace place, const Status
   environment_.places.add(place, stream);
   if (!lost_.ok()) say_lost();
   if (!lost_.ok()) return environment_.places.release(place, {});
-  // The place could not be taken because the stream has failed. The next advance_signals() sends
-  // the failure to the waiting side.
+  // After a failure there is no place in the stream. The next advance_signals() sends the failure
+  // to the peer.
   if (!failure.ok())
     RCUDA_DEBUG("signal %llu to peer %u reports an error, because the signal's stream failed: %s",
                 static_cast<unsigned long long>(id), id_, failure.message().c_str());

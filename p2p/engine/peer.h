@@ -3,8 +3,8 @@
 //
 // It queues copies until the Link is open, greets and authenticates the peer, and dispatches
 // messages. The Link and the buffers of a lost peer stay until every transfer that uses them has
-// ended. Then the copies have ended with the error, and the memory is freed. A lost peer stays
-// lost. Used only by the engine thread.
+// ended. Then the copies have ended with the error, and the next Pause::kWork frees the memory. A
+// lost peer stays lost. Used only by the engine thread.
 #pragma once
 
 #include <cstdint>

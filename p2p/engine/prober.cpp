@@ -72,7 +72,8 @@ void Prober::plan(const std::vector<Mapped>& mapped) {
     LegModel& leg = link_.pair(memory.device, memory.peer_device).pull_leg;
     want({"mapped copy", &leg, Kind::kLane, memory.device, Lane::kLocal, memory.base});
   }
-  want({"message", &link_.message, Kind::kEcho});  // first: the fit of a wire uses this leg
+  // Before the wires: finish_job() subtracts the time of a message from theirs.
+  want({"message", &link_.message, Kind::kEcho});
   if (link_.host_path->needs_transfer()) want({"wire", &link_.wire, Kind::kWire});
   for (auto& [devices, pair] : link_.pairs) {
     if (!pair.device_path) continue;

@@ -38,7 +38,7 @@ struct Arrival {
 };
 
 // A list of events that threads of the Links report to the engine thread. These threads share no
-// other state with it.
+// other state with the engine thread.
 template <typename Event>
 class Reports {
  public:
@@ -69,8 +69,8 @@ class Reports {
   std::atomic<bool> empty_{true};
 };
 
-// Memory of this process that peers have mapped. It is freed only after all of them have unmapped
-// it.
+// Memory of this process that peers have mapped. It is freed only after all connected peers have
+// unmapped it.
 struct Exported {
   int device = 0;
   DeviceAddress base = 0;

@@ -1,6 +1,6 @@
-// Mailbox: messages to and from one peer over the rings of their Link. send() never blocks: if the
-// ring is full, messages wait here, and the next flush() sends them in order. Used only by the
-// engine thread.
+// Mailbox: messages to and from one peer over the rings of their Link. send() does not wait for
+// room in the ring: if the ring is full, messages wait here, and the next flush() sends them in
+// order. Only Link::put may block, while its send queue is full. Used only by the engine thread.
 #pragma once
 
 #include <cstddef>

@@ -19,7 +19,7 @@
 // transfers have ended. After a failure it also waits until everything that was sent has been
 // consumed, because bytes that are still in flight must not overwrite later bytes. A receiver
 // forgets a copy without an error when it has sent Done. It forgets a failed copy when it has
-// received Abort and all chunks that Abort counts as sent.
+// received Abort, all chunks that Abort counts as sent, and its own half from the client.
 //
 // A frame of the ring is one or more messages, one after the other.
 //
@@ -190,7 +190,7 @@ struct EndMessage {
 static_assert(sizeof(EndMessage) == 232);
 
 struct SignalMessage : MessageOf<MessageKind::kSignal> {
-  uint32_t code = 0;  // error of the event's stream, as in EndMessage
+  uint32_t code = 0;  // as in EndMessage: error of the event's stream, or of a copy before it
   uint64_t signal = 0;
   uint32_t cuda = 0;
   uint32_t reserved = 0;

@@ -67,8 +67,8 @@ struct PeerLink {
 
   Environment& environment;
   const PeerId id;
-  // Declared first, so it is destroyed after the members below: the mapping of the peer's inbox and
-  // the regions belong to the Link.
+  // Declared before the members below, so that it is destroyed after them: the mapping of the
+  // peer's inbox and the regions belong to the Link.
   std::unique_ptr<transport::Link> link;
   Mailbox mailbox;
   bool open = false;  // proofs and offers have been exchanged

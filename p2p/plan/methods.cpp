@@ -11,9 +11,8 @@ constexpr Leg kOut = &PairModel::copy_out;
 constexpr Leg kIn = &PairModel::copy_in;
 constexpr Leg kGpudirect = &PairModel::gpudirect;
 
-// The last member is the number of setup messages. ipc: 1, the Pull. registered: 4, which are the
-// request for the receiver's key, the answer, the completion of the transfer at the sender, and the
-// sender's announcement.
+// The last member is the number of setup messages. ipc: 1, the Pull. registered: 4, which are Want,
+// Target, the completion of the transfer at the sender, and Chunk (p2p/link/messages.h).
 constexpr Method kMethods[] = {
     {Staging::kMapped, Route::kIpc, &Can::ipc, "mapped memory of the peer", {&PairModel::ipc}, 1},
     {Staging::kRegistered, Route::kVerbs, &Can::gpudirect, "GPUDirect", {kGpudirect}, 4},

@@ -54,7 +54,7 @@ struct Method {
   bool Capabilities::*needs;
   const char* need;                          // the name of `needs` in messages
   std::array<Leg, Pipeline::kMaxLegs> legs;  // in the order of a chunk's path; the rest is null
-  uint32_t setup_messages = 0;               // before the first chunk
+  uint32_t setup_messages = 0;               // messages that do not overlap with chunks
 };
 
 // Returns all methods. Of methods with equal cost, the planner takes the first.

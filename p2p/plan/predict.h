@@ -3,8 +3,8 @@
 // The pipeline: a chunk passes every leg in order. A leg executes one chunk at a time, in order.
 // Chunk i enters the first leg only after chunk i - depth has left the last leg and the sender
 // knows it. This is a max-plus recurrence. The times of the first chunks are computed exactly and
-// those of the other chunks extrapolated, so a prediction costs a few hundred operations at any
-// size. Pure; any thread. Times are in microseconds.
+// those of the other chunks extrapolated, so the cost of a prediction does not grow with the size
+// of the copy. Pure; any thread. Times are in microseconds.
 #pragma once
 
 #include <array>

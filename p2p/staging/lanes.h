@@ -33,9 +33,9 @@ class Lanes {
   // Whether another chunk of `bytes` should be queued on the lane. Two chunks may always be queued,
   // more only while they are small (kSmallBytesQueued in all).
   bool has_room(int device, Lane lane, uint64_t bytes) const;
-  // Queues copies. Returns an error only if no box is in progress. If the driver refuses a box
-  // after it has accepted others, copy() returns a ticket: finished() reports the refusal when the
-  // accepted boxes have ended, because until then the memory is in use.
+  // Queues copies. If the driver refuses a box, copy() still returns a ticket: finished() reports
+  // the refusal when the boxes before it have ended, because until then the memory is in use.
+  // Returns an error only if the driver also refuses to record the end of these boxes.
   Result<Ticket> copy(int device, Lane lane, std::span<const CopyBox> boxes, uint64_t bytes);
   // Whether the copies of this ticket had ended at the last refresh(). An error is final: after it,
   // the caller must not query this ticket again.

@@ -1,6 +1,6 @@
 // Staging buffers: page-locked host memory that a peer on the same host may map, GPU memory that a
 // NIC can reach, and the mapping of a peer's inbox. Owned by the engine thread. Construction and
-// destruction block for the driver's registration.
+// destruction block in the driver.
 #pragma once
 
 #include <cstddef>

@@ -46,8 +46,9 @@ std::string Daemon::stay(const Status& why) {
   return text;
 }
 
-// Does not pause while clients wait in the queue, because they may wait for long. The local sockets
-// pause later: a client that has connected over TCP may need a local connection for its ticket.
+// Does not pause while clients wait in the queue, because they may wait for a long time. The local
+// sockets pause later: a client that has connected over TCP may need a local connection for its
+// ticket.
 bool Daemon::pauses(Entrance entrance) const {
   const auto after = entrance == Entrance::kNetwork ? Clock::duration(0) : kTakesTicket;
   return successor_ && Clock::now() >= successor_->from + after && admission_.waiting() == 0;

@@ -115,9 +115,9 @@ void raise_descriptor_limit() {
   (void)::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// Workers inherit this limit as well. If it is terabytes or unlimited, as in shells of clusters and
-// under Slurm, recent kernels reserve that room for the stack. They then place everything else at
-// low addresses, where no worker may allocate (address_fence.h).
+// Workers inherit the limit on the stack. If it is terabytes or unlimited, as in shells of clusters
+// and under Slurm, recent kernels reserve that room for the stack. They then place everything else
+// at low addresses, where no worker may allocate (address_fence.h).
 void lower_stack_limit() {
   constexpr rlim_t kUsual = 8u << 20, kMost = 1u << 30;
   rlimit limit{};

@@ -252,8 +252,8 @@ void Doors::add_descriptors(std::vector<pollfd>* items) const {
   for (const auto& door : doors_) items->push_back({door->control.get(), 0, 0});
 }
 
-// Kills a door with connections at once, which ends the connections. A door whose connections the
-// daemon has ended gets time to send the daemon's last bytes to its clients.
+// A door that still has connections is killed immediately, which ends the connections. A door whose
+// connections the daemon has ended gets time to send the daemon's last bytes to its clients.
 Doors::List::iterator Doors::end(List::iterator door) {
   const Clock::time_point now = Clock::now();
   const bool sends = door->use_count() == 1;

@@ -8,8 +8,8 @@
 //
 // A session makes this object with its first traced command; other sessions pay nothing. Executor
 // thread only. Blocking: the first command of a context, and then one command per second, spins
-// until the anchor has completed, usually about 10 µs. Errors: a command that cannot be measured is
-// missing from the trace.
+// until the anchor has completed, usually for about 10 µs, at most for 20 ms. Errors: a command
+// that cannot be measured is missing from the trace.
 #pragma once
 
 #include <chrono>
@@ -39,7 +39,8 @@ class DeviceTrace {
   // Appends the events of commands that the GPU has finished.
   void poll(std::vector<wire::TraceEvent>* events);
   bool pending() const { return !queues_.empty(); }
-  // Call before a context is destroyed or reset, because that destroys its events.
+  // Call before a context is destroyed or reset, because its events end then. Drops the pending
+  // measurements of all contexts.
   void forget_all();
 
  private:

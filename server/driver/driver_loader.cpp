@@ -58,9 +58,8 @@ std::string remedy_of(CUresult result) {
     case CUDA_ERROR_STUB_LIBRARY:
       return "it is a stub of the toolkit: take its folder out of LD_LIBRARY_PATH";
     case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:
-      return "the driver was updated under the loaded kernel module: restart the machine, or "
-             "reload "
-             "the module";
+      return "the driver was updated, but its old kernel module is still loaded: restart the "
+             "machine, or reload the module";
     case CUDA_ERROR_SYSTEM_NOT_READY:
       return "start nvidia-fabricmanager";
     default:

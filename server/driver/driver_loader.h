@@ -8,9 +8,8 @@
 // A driver older than api::kOldestDriver is refused: it does not report the parameters of kernels.
 // With "auto", softgpu does not take the place of an NVIDIA driver that fails or is too old,
 // because that would hide the machine's GPUs.
-// Threads: load_driver() is called once per worker, before other threads exist. Blocking:
-// load_driver(), for cuInit (half a second with NVIDIA's driver). Errors say what was tried and
-// name the remedy.
+// Threads: load_driver() is called once per process, on its main thread. Blocking: load_driver(),
+// for cuInit (half a second with NVIDIA's driver). Errors say what was tried and name the remedy.
 #pragma once
 
 #include <string>

@@ -14,7 +14,7 @@
 //                                  opens the memory of an IPC handle once more
 //   a reservation                  is freed and made again at a free address inside
 //   memory of pools and of graphs  is freed in stream order, or with its node
-//   a variable of code             stays with its module
+//   a variable of a module         stays allocated with its module
 //
 // Memory that stays outside is refused with CUDA_ERROR_OUT_OF_MEMORY.
 // api/table/driver_overrides.toml lists the guarded functions under [guard]. Meters wraps the
@@ -54,7 +54,7 @@ class WindowGuard {
   }
   CUresult refuse(const char* what, uint64_t bytes);
   // Calls `allocate`, which sets *address, until the address is one of the worker's own. Gives up
-  // when the guard holds too many pieces.
+  // when hold() returns false.
   template <typename Allocate>
   CUresult allocate_inside(const CUdeviceptr* address, uint64_t bytes, const Allocate& allocate) {
     for (;;) {

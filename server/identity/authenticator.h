@@ -1,7 +1,7 @@
 // Authenticator: finds the identity of a client that sends Authenticate, and knows which users the
-// server serves. The daemon uses it before it reads anything else from a client; docs/security.md
+// server serves. The daemon uses it before it handles a request of such a client; docs/security.md
 // describes the methods. The client's half is common/reach/identify.h. Clients of the local socket
-// (identity.h) and with tickets (tickets.h) do not need it.
+// (identity.h) and with tickets (tickets.h) do not send Authenticate.
 //
 // examine() makes a Proof from the client's Authenticate, and identify() the client's Identity from
 // the Proof. identify() may return nothing at first: other threads query munged and the system's
@@ -95,9 +95,9 @@ class Authenticator {
   std::string served_text() const;
   // The user of this process, such as "root (uid 0)".
   const std::string& own_user() const { return own_user_; }
-  // Whether a client may lease devices to others, end their sessions and drain the server. Without
-  // a token that says so, a client that has proved no identity may not, nor a client in a
-  // container.
+  // Whether a client may lease devices to others, end their sessions and drain the server. For a
+  // client with a token, the token's roles decide. Other clients that have proved no identity, and
+  // other clients in containers, may not.
   bool is_operator(const Identity& who) const;
   // The refusal of a client that is not an operator. `what`: its request, such as "drain this
   // server".

@@ -1,5 +1,6 @@
-// Identity: the user of a client. The daemon establishes it before it reads anything else from the
-// client. A plain value; any thread. Nothing blocks.
+// Identity: the user of a client. The daemon establishes it before it handles a request of the
+// client. Exceptions are Attach and PeerHello, which name a running session
+// (common/messages/handshake.h). A plain value; any thread. Nothing blocks.
 #pragma once
 
 #include <optional>

@@ -85,8 +85,8 @@ class ExportedNames {
   // another process may observe the progress of the session's streams, through an event or through
   // memory.
   bool are_used() const { return used_.load(std::memory_order_acquire); }
-  // Whether the program has exported a handle or a descriptor of the driver, except that of movable
-  // memory (kMovable).
+  // Whether the program has exported a handle or a descriptor of the driver. Descriptors of movable
+  // memory (kMovable) do not count.
   bool has_exported() const { return exported_.load(std::memory_order_acquire); }
   // Whether the session has imported from a worker of another server.
   bool are_of_other_servers() const { return foreign_.load(std::memory_order_acquire); }

@@ -10,7 +10,8 @@
 // fit into one frame. Reports from before the session may have more frames.
 //
 // Threads: any may send; one reads. Blocking: send_report(), until the deadline while the pipe is
-// full. Errors: kUnavailable at the end of the pipe, kProtocol for bytes that are not a report.
+// full. Errors: kTimeout at the deadline, kUnavailable at the end of the pipe, kProtocol for bytes
+// that are not a report.
 #pragma once
 
 #include <cstddef>

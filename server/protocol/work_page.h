@@ -1,11 +1,12 @@
 // WorkPage: a page of memory in which a worker reports to the daemon about its session: the work
 // done, the memory held, the use of the client's fallback medium, the loss of the connection, the
-// NCCL communicators, and the time of the session's end. The daemon writes only kept_free().
+// NCCL communicators, and the times of the last use, of the end by idle_time and of the session's
+// end. The daemon writes only kept_free().
 //
 // The daemon makes the page and passes it on with the session. A worker may write any values, so
 // the daemon trusts none of them: it reports them to people, and bounds those on which it acts.
-// Threads: one thread of each side writes, any thread may read. Blocking: none. Errors: those of
-// the system; kProtocol for memory that is not such a page.
+// Threads: any, unless a function says otherwise; the values are atomics. Blocking: none. Errors:
+// those of the system; kProtocol for memory that is not such a page.
 #pragma once
 
 #include <array>
@@ -47,8 +48,8 @@ class WorkPage {
   void keep_free(uint32_t device, uint64_t bytes);
   uint64_t kept_free(uint32_t device) const;
   void set_fell_back() { page_->fell_back.store(true, std::memory_order_relaxed); }
-  // When the session ends if it stays idle, in monotonic nanoseconds; kBusy while a command runs.
-  // 0: the session has not begun.
+  // When the session ends if it stays idle, in monotonic nanoseconds. kBusy while a command runs,
+  // and if there is no idle_time. 0: the session has not begun.
   static constexpr uint64_t kBusy = ~uint64_t{0};
   void set_idle_end(uint64_t ns) { page_->idle_end.store(ns, std::memory_order_relaxed); }
   uint64_t idle_end() const { return page_->idle_end.load(std::memory_order_relaxed); }
@@ -66,13 +67,13 @@ class WorkPage {
   // When the session was over, in monotonic nanoseconds; 0: it is not over. After that, the
   // worker's process only has to end, and the driver frees the session's memory.
   void set_over_at(uint64_t ns) { page_->over_at.store(ns, std::memory_order_relaxed); }
-  // Keeps the first value other than 0, so that a worker cannot change it.
+  // Keeps the first value other than 0, so that a worker cannot change it. One thread only.
   uint64_t over_at() const {
     if (over_at_ == 0) over_at_ = page_->over_at.load(std::memory_order_relaxed);
     return over_at_;
   }
   // The NCCL communicators of which the session has a rank, by tags other than 0. Each join() of a
-  // tag needs a leave(). Only one thread may call join(), leave() and leave_all().
+  // tag needs a leave(). Only one thread at a time may call join(), leave() and leave_all().
   static constexpr size_t kCommunicators = nccl::kMostCommunicators;
   void join(uint64_t tag) { replace_tag(0, tag); }
   void leave(uint64_t tag) { replace_tag(tag, 0); }

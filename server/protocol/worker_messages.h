@@ -8,13 +8,14 @@
 //   WorkMemory      the session's WorkPage        worker_process.cpp
 //   SessionStart    the client's socket           worker_process.cpp
 //   FurtherSocket   the client's next socket      daemon_listener.cpp, during the session
-//   PeerCall        the socket of another worker  daemon_listener.cpp
+//   PeerCall        the socket of another worker  worker_session.cpp
 //                   of that client
-//   ExportCall      the socket of another worker  daemon_listener.cpp
+//   ExportCall      the socket of another worker  worker_session.cpp
 //                   of that user
-//   RanksLost       none                          daemon_listener.cpp
-//   ParkStep        none                          session_park.cpp, during the session
-//   StopRequest     none                          all of them
+//   RanksLost       none                          worker_session.cpp
+//   ParkStep        none                          session_park.cpp
+//   StopRequest     none                          worker_process.cpp before the session,
+//                                                 daemon_listener.cpp during the session
 //
 //   to the daemon   meaning                       handled by
 //   WorkerReady     its driver has started        WorkerPool::read_start()

@@ -12,7 +12,7 @@
 // the general table. Among groups, the first in the file decides. docs/quotas.md lists the keys.
 //
 // Plain values; any thread. Blocking: read() only, for the file and the name lookups. Errors:
-// kInvalidArgument with the file, the line and the accepted values.
+// kInvalidArgument with the file, the line and the accepted values; those of the name lookups.
 #pragma once
 
 #include <cstdint>

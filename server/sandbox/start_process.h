@@ -20,7 +20,7 @@ struct Program {
   std::vector<std::pair<int, int>> descriptors;
 };
 
-// The process blocks and ignores no signal. It has a process group of its own: Ctrl-C at the
+// No signal is blocked or ignored in the process. It has a process group of its own: Ctrl-C at the
 // terminal reaches only the daemon, which then stops its processes.
 Result<pid_t> start_process(Program program);
 

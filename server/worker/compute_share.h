@@ -1,17 +1,17 @@
 // The compute share of a session (SessionLimits::sm_percent): its part of each device's
 // multiprocessors, by NVIDIA's multi-process service (MPS).
 //
-// MPS limits a client process to this part of each device, and runs kernels of several processes at
-// the same time. The driver reads the limit from the environment when it starts, so a worker is
-// started for one share, as it is for one set of devices. A session cannot change the limit, which
-// holds for all contexts, streams and graphs of the process. Green contexts do not suit: their
-// null stream does not wait for other streams, and without MPS kernels of other processes do not
-// run at the same time (docs/quotas.md has the measurements).
+// MPS limits each process that uses it to this part of each device, and runs kernels of several
+// processes at the same time. The driver reads the limit from the environment when it starts, so a
+// worker is started for one share, as it is for one set of devices. A session cannot change the
+// limit, which holds for all contexts, streams and graphs of the process. Green contexts do not
+// suit: their null stream does not wait for other streams, and without MPS kernels of other
+// processes do not run at the same time (docs/quotas.md has the measurements).
 //
 // With MPS, a kernel that faults ends the contexts of all clients of MPS on that GPU.
 //
-// Functions: any thread. Blocking: check_contexts(), for the driver, but at most for `patience`.
-// Errors name what is missing and the remedy.
+// Functions: any thread. Blocking: check_contexts(), for the driver, at most a little longer than
+// `patience`.
 #pragma once
 
 #include <chrono>
@@ -29,7 +29,7 @@ namespace rcuda::server {
 // Variables for the environment of a worker, as NAME=value; none for a share of 0 (everything).
 std::vector<std::string> share_environment(uint32_t sm_percent);
 
-// Checks that the driver limits this process to that share on all these devices.
+// Checks that the driver limits this process to `sm_percent` on all these devices; 0: no limit.
 Status check_share(const api::DriverTable& driver, const std::vector<SessionDevice>& devices,
                    uint32_t sm_percent);
 

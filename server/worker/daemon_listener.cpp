@@ -14,8 +14,8 @@ namespace rcuda::server {
 namespace {
 
 // Whether the daemon still has its end of the pipe, and so still runs. The end of the socket alone
-// does not show that the daemon has ended: a daemon that stops this worker shuts the socket down
-// too, even if the socket had no room for the StopRequest.
+// does not show that the daemon has ended: a daemon that stops this worker also shuts the socket
+// down, and the StopRequest is missing if the socket had no room for it.
 bool is_read(int reports) {
   pollfd item{reports, 0, 0};
   return ::poll(&item, 1, 0) == 0;

@@ -5,7 +5,7 @@
 //
 // Threads: one of its own, from start() to the destructor. It calls `caller` for sockets of other
 // workers, lookups, lost ranks and steps of parking, and `stop` at most once. Blocking:
-// wait_for_stream(), until the deadline. Errors: start() fails if the thread cannot be started.
+// wait_for_stream(), until the deadline. Errors: start() fails without a thread or an eventfd.
 #pragma once
 
 #include <chrono>
@@ -26,8 +26,9 @@ class DaemonListener {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `socket`, and the pipe for `reports`, outlive the listener. `caller` gets each PeerCall,
-  // ExportCall, RanksLost and ParkStep. `stop` gets the reason of the end.
+  // `reports`: the worker's end of the pipe to the daemon. Both descriptors outlive the listener.
+  // `caller` gets each PeerCall, ExportCall, RanksLost and ParkStep. `stop` gets the reason why the
+  // session must end.
   DaemonListener(int socket, int reports, std::function<void(ToWorker)> caller,
                  std::function<void(std::string why)> stop);
   ~DaemonListener();

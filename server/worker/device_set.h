@@ -2,9 +2,8 @@
 // retained, attributes read, page-locked staging memory registered.
 //
 // Threads: the worker's main thread, which later runs the session. Blocking: prepare(), for the
-// driver (a tenth of a second per device with NVIDIA's). Errors name the call that the driver
-// refused and the remedy. A process may have several DeviceSets; each owns its staging memory and
-// its references to contexts.
+// driver (a tenth of a second per device with NVIDIA's). A process may have several DeviceSets;
+// each owns its staging memory and its references to contexts.
 #pragma once
 
 #include <cstdint>

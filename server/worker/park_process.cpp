@@ -127,7 +127,7 @@ void parse(const std::string& argument, Workers* workers, GpuMoves* moves) {
 }
 
 // Returns a pair for each GPU that the driver shows, because the driver requires all of them.
-// Returns nullopt if a GPU of `moves` is missing.
+// Returns nullopt if the driver does not report a GPU's UUID, or lacks the new GPU of a move.
 std::optional<std::vector<CUcheckpointGpuPair>> pairs_for(const LoadedDriver& driver,
                                                           const GpuMoves& moves) {
   std::map<std::string, CUuuid> gpus;

@@ -34,8 +34,8 @@ constexpr int kSpinsForCompletions = 64;
 // The thread yields only after `spin` times this factor, because short work ends earlier.
 constexpr int kSpinsBeforeYields = 4;
 constexpr int kSleepFraction = 64;
-// The shortest sleep while bytes of the client are expected. After each sleep, the worker checks
-// the waits of other client threads.
+// The shortest sleep while bytes of the client are expected. After each sleep, the thread polls the
+// completions that other threads of the client wait for.
 constexpr auto kSleepForArrivals = std::chrono::microseconds(100);
 constexpr auto kShortestSleep = std::chrono::microseconds(20);
 constexpr auto kLongestSleep = std::chrono::microseconds(500);
@@ -334,7 +334,7 @@ Status SessionLoop::idle() {
            (options_.parker && options_.parker->any()) || (limited && this->now() >= due) ||
            (receives && services_.arrivals.expected() == 0);
   };
-  // At most an hour: the time of a falsified ledger may be more than a time_point holds.
+  // At most an hour: a time from a falsified ledger could overflow the time_point.
   std::chrono::nanoseconds pause = std::chrono::hours(1);
   if (limited) {
     const uint64_t left = due - std::min(due, this->now());
@@ -398,8 +398,8 @@ Status SessionLoop::carry_out(const wire::CommandHeader& header, std::span<const
       current != CUDA_SUCCESS && !traits.signals() && !traits.any_context) {
     result.result = current;
   } else {
-    // A client thread waits for the signal, even if the context is invalid. Without a current
-    // context the signal carries the error.
+    // A thread of the client, or the worker that PeerSignal names, waits for a signal, even if the
+    // context is invalid. Without a current context the signal carries the error.
     if (current != CUDA_SUCCESS) services_.objects.forget_current();
     if (traced) [[unlikely]]
       trace_device(header, body, number);

@@ -124,7 +124,7 @@ class SessionLoop {
   HandlerResult dispatch(const wire::CommandHeader& header, std::span<const std::byte> body,
                          const ReplyTarget& target);
   Status idle();
-  // Counts a command that was carried out.
+  // Adds a command that was carried out to the session's totals.
   void count(uint16_t opcode, CUresult result);
   void publish_work();
   void trace_device(const wire::CommandHeader& header, std::span<const std::byte> body,

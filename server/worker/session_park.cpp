@@ -5,6 +5,7 @@
 //   process is not locked then.
 // - The worker's other threads do not call the driver. They do so only for work in progress, copies
 //   between servers and calls of NCCL, and a session that has any of these does not come to rest.
+//   Exception: for kSuspend, NCCL releases its memory; the process is not locked then.
 // - NCCL's own threads may call the driver. Then they block until the session wakes.
 #include <algorithm>
 #include <cstring>

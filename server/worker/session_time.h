@@ -3,8 +3,8 @@
 //
 // The warning comes a tenth of the limit before the end, at most a minute. Idle means that no
 // command has come and no work was in progress. poll() looks for work only when the time is nearly
-// over, because that takes a query of the driver. A session whose work has ended meanwhile counts
-// as used at that moment, so an idle session may get more time than its limit, but never less.
+// over, because that takes a query of the driver. If work has ended since the previous poll(), the
+// session counts as used now, so an idle session may get more time than its limit, but never less.
 //
 // Threads: last_end() on any thread, because it reads only constants; all other functions on one
 // thread. Blocking: none. Errors: none. Times are nanoseconds of the monotonic clock.

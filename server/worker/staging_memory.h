@@ -1,5 +1,5 @@
 // StagingMemory: the memory through which a worker's client copies, followed by the memory for
-// replies and GPU-written words. DeviceSet page-locks it.
+// replies, GPU-written words and gates. DeviceSet page-locks it.
 //
 // The memory is a file without a name, so a client on this host can map it and fill it without
 // another copy. Page-locking memory that has no pages yet takes ten times as long (31 ms against 3
@@ -22,7 +22,7 @@ namespace rcuda::server {
 
 class StagingMemory {
  public:
-  // `staging_bytes`: without the memory for replies; rounded up to 2 MiB.
+  // `staging_bytes`: without the memory after it; rounded up to a multiple of 2 MiB.
   static Result<std::unique_ptr<StagingMemory>> make(uint64_t staging_bytes);
   ~StagingMemory();
   StagingMemory(const StagingMemory&) = delete;

@@ -12,7 +12,8 @@
 // have loaded the same code.)
 //
 // Threads: any; CodeFolder: the worker's main thread. Blocking: for the file system. Errors name
-// the folder and the problem. Without a folder for compiled code, the driver chooses its own.
+// the folder and the problem. If CodeFolder::open() fails, the driver chooses its own folder; if
+// enter() fails, the driver keeps no compiled code.
 #pragma once
 
 #include <string>
@@ -23,8 +24,8 @@
 
 namespace rcuda::server {
 
-// Makes and opens the folder; to be called before isolate_worker(). `cache`: the daemon's cache
-// folder.
+// Makes and opens the folder; to be called before isolate_worker() (isolation.h). `cache`: the
+// daemon's cache folder.
 Result<UniqueFd> open_image_folder(const std::string& cache, const SessionGrant& grant);
 
 // CodeFolder: where the driver of root's worker keeps the code that it compiles from PTX.

@@ -13,7 +13,8 @@
 // errors of overtaken commands. In a traced session every wait is executed in the order of the
 // ring, because the trace shows commands in order.
 //
-// Executor thread only. Nothing blocks. An invalid frame ends the search; try_next() reports it.
+// Executor thread only. Nothing blocks. An invalid frame ends the search; RingReader::try_next()
+// reports it.
 #pragma once
 
 #include <array>

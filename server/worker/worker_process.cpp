@@ -84,7 +84,7 @@ Result<DeviceScope> enter_scope(const Settings& settings, std::string* warning) 
   return scope;
 }
 
-// At the server's start, refuses a library that the settings name and that is not a usable NCCL.
+// At the server's start, returns an error if the settings name a library that is not a usable NCCL.
 Status check_nccl(const Settings& settings) {
   const char* const asked = std::getenv(kAskNcclVariable);
   const std::string& choice = settings.nccl.get();
@@ -145,9 +145,9 @@ Result<std::optional<GrantedSession>> receive_session(int daemon) {
   }
 }
 
-// Blocks until the daemon has sent a message. Returns an error if another client of MPS has ended
-// this worker's contexts. The worker must then end, because MPS serves no process until every
-// process with ended contexts has exited.
+// Without MPS, returns at once. With MPS, blocks until the daemon has sent a message, and returns
+// an error if another client of MPS has ended this worker's contexts. The worker must then end,
+// because MPS serves no process until every process with ended contexts has exited.
 Status wait_for_daemon(int daemon, const api::DriverTable& driver, const DeviceSet& devices,
                        std::chrono::nanoseconds patience) {
   constexpr int kLookMs = 1000;

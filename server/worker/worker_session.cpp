@@ -161,7 +161,7 @@ Result<Socket> WorkerSession::encrypted(UniqueFd socket, uint32_t index, uint32_
 }
 
 // Switches to the session's user. Opens the user's folders first, because that user may not reach
-// them. Errors are sent to the client.
+// them.
 Status WorkerSession::become_user() {
   const std::string cache = cache_folder_of(worker_.settings);
   if (!cache.empty()) {
@@ -253,8 +253,8 @@ Status WorkerSession::check_request() {
   return {};
 }
 
-// Chooses the window of addresses and opens it. From then on, the driver allocates only inside of
-// it.
+// Chooses the session's address window and opens it. From then on, the program gets memory only in
+// the worker's base and this window (window_guard.h).
 Status WorkerSession::take_window() {
   AddressFence& fence = worker_.fence;
   if (fence.inside().empty()) return {};

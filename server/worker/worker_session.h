@@ -1,20 +1,20 @@
 // WorkerSession: the session of a worker, from the client's Hello to the end of the process.
 //
 // Its phases, each a function of that name:
-//   become_user    makes the process the session's user (isolation.h)
+//   become_user    switches the process to the session's user (isolation.h)
 //   check_request  checks the client's request and makes the Welcome
 //   listen         starts to listen to the daemon: further sockets of the client, other
 //                  workers, StopRequest
 //   connect        sends the Welcome and makes the Link
 //   prepare        makes the image cache and the capture of output
 //   run            runs the executor's loop, under the EndWatch
-//   end            logs the last line, and calls _exit
+//   end            logs and reports the session's totals, and calls _exit
 // Until connect() has succeeded, the client may leave or be refused, and serve() returns.
 //
 // Threads: serve() runs on the worker's main thread, which becomes the executor thread. The
-// listener has a thread of its own; mutex_ guards the data that the two share. Blocking: serve(),
-// until the session is over. Errors: those before the session go to the client as a refusal; later
-// ones are logged.
+// listener and the EndWatch have threads of their own; mutex_ guards the data that the three share.
+// Blocking: serve(), until the session is over. Errors: those before the session are logged, and
+// sent as a Refusal if the client can read it; later errors are logged.
 #pragma once
 
 #include <chrono>

@@ -6,7 +6,8 @@
 // callers charge the device's account (Device::charge()). Blocks of up to 1 MB share chunks of 2
 // MB; larger blocks have their own mapping. The kernel chooses every address, so a process that has
 // fenced its address space gets only addresses that the fence leaves free. Any thread; one mutex
-// per arena. allocate() returns nullopt if the address space is exhausted.
+// per arena. allocate() returns nullopt if the address space is exhausted or the file cannot be
+// made.
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,10 @@
 // The gate of the driver's calls: while it is closed, calls wait at their entry and no stream gets
 // work (cuCheckpointProcessLock).
 //
-// Every entry point passes the gate in check_initialized(). A call that is already inside
-// continues; close() waits for such a call only while it submits work. Host functions may not call
-// the driver, so they never wait here, and work that was submitted earlier can finish.
+// Entry points that need the driver's state pass the gate in check_initialized(). A call that is
+// already inside continues; close() waits for such a call only while it submits work. Host
+// functions may not call the driver, so they never wait here, and work that was submitted earlier
+// can finish.
 //
 // Any thread. Blocking: pass() and Submission, while the gate is closed; close(), until its
 // deadline.

@@ -74,7 +74,8 @@ CUresult refuse_on_capturing(Stream& stream);
 // For a use of the legacy stream while a blocking stream of its context captures:
 // CUDA_ERROR_STREAM_CAPTURE_IMPLICIT. `invalidate`: those captures become invalid.
 CUresult refuse_implicit(Stream& stream, bool invalidate = true);
-// cuCtxSynchronize: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED while any stream of the context captures.
+// For cuCtxSynchronize, cuCtxRecordEvent and cuCtxWaitEvent: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+// while any stream of the context captures; those captures become invalid.
 CUresult refuse_context_wait(Context& context);
 
 // cuThreadExchangeStreamCaptureMode

@@ -118,7 +118,7 @@ void drop(std::vector<Saved>& saved) {
   saved.clear();
 }
 
-// Copies the pages that have content. False if memory for the copy is lacking.
+// Copies the pages that have content. False if memory for the copy is lacking, or a read fails.
 bool save(Mapping& mapping) {
   const auto end = static_cast<off_t>(mapping.offset + mapping.bytes);
   for (auto at = static_cast<off_t>(mapping.offset); at < end;) {

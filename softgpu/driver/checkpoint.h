@@ -29,8 +29,8 @@ CUresult lock(std::chrono::milliseconds timeout);
 // `in_group`: the caller has locked more processes than this one.
 CUresult checkpoint(bool in_group = false);
 // `gpus` maps the number of the GPU that had the memory to the number of the GPU that gets it
-// (numbers of the machine's GPUs). It must name all GPUs that have memory of this process. Empty:
-// each GPU gets its own memory back.
+// (numbers of the machine's GPUs). It must name the GPU of each device of this process, and must
+// not name a target twice. Empty: each GPU gets its own memory back.
 using GpuMap = std::map<int, int>;
 CUresult restore(const GpuMap& gpus = {});
 CUresult unlock();

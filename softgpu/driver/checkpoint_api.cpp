@@ -31,7 +31,7 @@ namespace {
 
 enum class Action : uint32_t { kGetState, kGetThread, kLock, kCheckpoint, kRestore, kUnlock };
 
-constexpr int kMovesFrom = 13000;  // driver 580
+constexpr int kMovesFrom = 13000;  // from driver 580 on, a restore can move memory to other GPUs
 
 // The answer to a request, which is sent as a LookupNote.
 struct Outcome {

@@ -18,7 +18,7 @@ struct GraphNode;
 
 class Condition {
  public:
-  // `reset`: each launch gives it `initial` again.
+  // `reset`: each launch sets the value to `initial` again.
   static std::shared_ptr<Condition> make(unsigned initial, bool reset);
   // Null for an unknown handle.
   static std::shared_ptr<Condition> find(CUgraphConditionalHandle handle);

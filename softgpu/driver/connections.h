@@ -15,7 +15,7 @@ class Connections {
   std::mutex mutex;  // taken before any Stream::mutex_; guards the members below
   // An empty connection if there is one, otherwise the next in turn.
   size_t choose();
-  // The point that the last submission to the connection completes.
+  // The Point that is reached when the last submission to the connection has finished.
   Point& last(size_t connection) { return last_[connection]; }
 
  private:

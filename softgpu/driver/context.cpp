@@ -34,7 +34,7 @@ std::atomic<uint64_t> next_context_id{1};
 constexpr size_t kHeapAlignment = 16;
 
 // Output of kernels goes through stdio, so that it mixes with the program's own output line by
-// line. As NVIDIA's driver does (580 on an H100), flushes the stream whatever its buffering mode.
+// line. Like driver 580 on an H100, flushes the stream whatever its buffering mode.
 void print(std::string_view text, bool is_stderr) {
   std::FILE* file = is_stderr ? stderr : stdout;
   std::fwrite(text.data(), 1, text.size(), file);

@@ -1,4 +1,4 @@
-// cuCtx* and cuDevicePrimaryCtx*.
+// cuCtx*, cuDevicePrimaryCtx* and cuGreenCtx*.
 #include <memory>
 #include <set>
 #include <vector>

@@ -59,7 +59,7 @@ struct Layout {
   size_t pitch_bytes = 0, slice_bytes = 0;
 };
 
-// Larger than any address space; keeps sums in range.
+// No memory is larger; keeps sums in range.
 constexpr size_t kMaxExtent = size_t{1} << 46;
 
 CUresult layout_of(const End& end, size_t width, size_t height, size_t depth, Layout* layout) {
@@ -134,7 +134,7 @@ CUresult resolve_end(const End& end, size_t width, size_t height, size_t depth,
     return CUDA_SUCCESS;
   }
   if (!covered) return CUDA_ERROR_INVALID_VALUE;
-  // Mapped memory is inaccessible until cuMemSetAccess has named a device.
+  // Memory of cuMemMap is inaccessible until cuMemSetAccess has named a device.
   if (allocation->kind == MemoryKind::kMapped && allocation->readable == 0 &&
       !allocation->on_host()) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -230,7 +230,8 @@ bool still_exists(const End& end, const Layout& layout, size_t width, size_t hei
           memory_registry().covered(layout.first, bytes, nullptr));
 }
 
-// The engine that a copy occupies under the link model; nullptr for a copy within one memory.
+// The engine that a copy occupies under the link model; nullptr for a copy within one memory, and
+// for a link that is not modelled.
 CopyEngine* engine_for(Device* from, Device* to) {
   if (from == to) return nullptr;
   CopyEngine& engine = !from ? to->host_to_device()

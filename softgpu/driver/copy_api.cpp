@@ -1,4 +1,5 @@
-// cuMemcpy*: every shape and direction ends in submit_copy().
+// cuMemcpy*: every shape and direction ends in submit_copy(), except cuMemcpyPeer and
+// cuMemcpy3DPeer.
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -21,7 +22,7 @@ using namespace softgpu::driver;
 namespace {
 
 // The memory of one side of a copy. Device memory and arrays have a device and usually an owner.
-// The owner may be read only while the memory is held.
+// Read `owner` only while the memory is held.
 struct Side {
   bool on_host = false;
   bool sync_memops = false;

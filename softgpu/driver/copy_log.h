@@ -7,7 +7,7 @@
 // The address is that of the device memory (p2p: of the source), in hexadecimal. The times, in
 // nanoseconds of CLOCK_MONOTONIC, are the copy's begin and end. Processes may share the file: each
 // line is appended by one write. Any thread; blocks as long as a write to a file does. A file that
-// cannot be written causes one warning.
+// cannot be opened causes one warning.
 #pragma once
 
 #include <cstddef>

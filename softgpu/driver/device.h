@@ -1,10 +1,10 @@
 // Device: one virtual GPU, and the list of them.
 //
-// cuInit makes the devices that CUDA_VISIBLE_DEVICES selects, from SOFTGPU_DEVICES and
-// SOFTGPU_MEMORY. They live as long as the process, so references to them stay valid. A device owns
-// the state that its contexts share: the account of its memory, the map of addresses that its
-// kernels may touch, its primary context and its copy engines. Any thread; only check_initialized()
-// and initialize() block.
+// cuInit makes the devices. SOFTGPU_DEVICES and SOFTGPU_MEMORY give their number and memory;
+// CUDA_VISIBLE_DEVICES selects among them. Devices live as long as the process, so references to
+// them stay valid. A device owns the state that its contexts share: the account of its memory, the
+// map of addresses that its kernels may touch, its primary context and its copy engines. Any
+// thread; only check_initialized() and initialize() block.
 #pragma once
 
 #include <atomic>

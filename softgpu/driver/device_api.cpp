@@ -1,4 +1,4 @@
-// cuInit, cuDriverGetVersion and cuDevice*: calls that programs make before they have a context.
+// cuInit, cuDriverGetVersion, cuDevice*, cuFlushGPUDirectRDMAWrites and cuProfiler*.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>

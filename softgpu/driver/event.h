@@ -1,9 +1,9 @@
 // Events and their recordings.
 //
-// An Event is a handle. Each cuEventRecord gives it a new EventRecord: a Point in the recording
-// stream, plus the time at which the stream passed it. A wait uses the record that is current at
-// the time of the call, so a later recording does not change what an earlier cuStreamWaitEvent
-// waits for. An event that was never recorded counts as complete.
+// An Event is the object behind a CUevent. Each cuEventRecord gives it a new EventRecord: a Point
+// in the recording stream, plus the time at which the stream passed it. A wait uses the record that
+// is current at the time of the call, so a later recording does not change what an earlier
+// cuStreamWaitEvent waits for. An event that was never recorded counts as complete.
 //
 // Any thread; nothing blocks. An event that is destroyed while its record is pending leaves the
 // handle table immediately; the record lives until the operation that completes it is done.

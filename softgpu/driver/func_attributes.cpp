@@ -19,8 +19,8 @@ using namespace softgpu::driver;
 
 namespace {
 
-// Accepts a function, which needs no current context, or a CUkernel cast to CUfunction. The kernel
-// stands for its function in the current context.
+// Accepts a function, which needs no current context, or a CUkernel cast to CUfunction. A kernel is
+// replaced by its function in the current context.
 CUresult find_function(CUfunction handle, std::shared_ptr<Function>* function) {
   if (CUresult result = check_initialized()) return result;
   if (handle == nullptr) return CUDA_ERROR_INVALID_HANDLE;
@@ -29,8 +29,8 @@ CUresult find_function(CUfunction handle, std::shared_ptr<Function>* function) {
 }
 
 // Sets `*function` to the kernel's function in the current context if that context is on the
-// device, otherwise in the device's primary context, alive or not: a kernel has no code without a
-// context.
+// device, otherwise in the device's primary context, even if that is not alive: a kernel has no
+// code outside of a context.
 CUresult find_kernel(CUkernel handle, CUdevice ordinal, std::shared_ptr<Kernel>* kernel,
                      std::shared_ptr<Function>* function) {
   if (CUresult result = check_initialized()) return result;

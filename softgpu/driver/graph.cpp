@@ -121,7 +121,8 @@ std::shared_ptr<Graph> Graph::clone() const {
     copies[node.get()] = twin;
   }
   for (const auto& node : nodes_) {
-    // Both lists keep their order, because updates compare them position by position.
+    // Both lists keep their order, because updates pair nodes by topological_order(), which depends
+    // on the order.
     GraphNode* twin = copies[node.get()];
     for (const GraphEdge& edge : node->dependencies) {
       twin->dependencies.push_back({copies[edge.node], edge.data});

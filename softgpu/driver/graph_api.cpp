@@ -16,7 +16,7 @@ namespace {
 
 // Fills an array like all graph queries: `*count` is its length on entry and the number of nodes on
 // return. Unused entries become null. Without an array, only the count is returned. An array of
-// length 0 is an error (580 on an H100).
+// length 0 is an error (driver 580 on an H100).
 CUresult copy_nodes(const std::vector<GraphNode*>& nodes, CUgraphNode* out, size_t* count) {
   if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (out == nullptr) {

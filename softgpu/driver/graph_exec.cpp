@@ -162,7 +162,7 @@ CUgraphExecUpdateResult GraphExec::match(const Graph& mine, const Graph& theirs,
   return CU_GRAPH_EXEC_UPDATE_SUCCESS;
 }
 
-// The executable's references to user objects are replaced by those of the new graphs.
+// Also replaces the references to user objects of child graphs by those of the new child graphs.
 void GraphExec::apply(const Changes& changes) {
   GraphPlan& plan = changeable_plan();
   for (const auto& [index, node, bodies] : changes) {

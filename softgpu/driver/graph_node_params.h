@@ -1,8 +1,8 @@
 // Node parameters: checks the structs of the graph API and converts them to Operations and back.
 //
 // Used when a node is added, changed, or changed in an executable graph. Each make_* function fills
-// `content`, or returns the error of the call and changes nothing. Any thread; nothing blocks; no
-// lock is needed.
+// `content`, or returns the error of the call; `content` is then not valid. Any thread; nothing
+// blocks; no lock is needed.
 #pragma once
 
 #include <memory>

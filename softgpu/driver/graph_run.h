@@ -6,8 +6,7 @@
 //
 // A GraphRun executes a plan once, when its turn comes in the stream of the launch. launch() is
 // called on the stream's thread and runs one branch there. Other branches that are ready run on
-// borrowed threads, up to a limit like that of hardware. done() becomes true when all nodes have
-// finished.
+// borrowed threads, up to a limit. done() becomes true when all nodes have finished.
 #pragma once
 
 #include <atomic>

@@ -18,8 +18,8 @@ namespace {
 
 // Loading a library needs no context. PTX text is parsed in this call, which reports errors in the
 // text. A fatbin comes from a compiler and hardly ever has errors, so it is parsed when a part of
-// it is first used. `is_lazy`: data that are not an image are loaded too, and every use of their
-// code fails, as with driver 580's cuLibraryLoadData.
+// it is first used. `is_lazy`: data that are not an image are loaded too, and every use of a kernel
+// or variable fails, as with driver 580's cuLibraryLoadData.
 CUresult load(CUlibrary* handle, const rcuda::Result<rcuda::image::Image>& image, bool is_lazy,
               unsigned count, CUjit_option* options, void** values, unsigned library_option_count,
               CUlibraryOption* library_options) {

@@ -4,8 +4,8 @@
 // The process that keeps the bytes has a LookupServer, with one thread and an abstract Unix socket.
 // Every user can read the names of such sockets (/proc/net/unix) and may bind a free name. So both
 // sides check the user of the other process (look_up_in() checks its process id instead), and only
-// the key gives access.
-// The caller cannot distinguish the failures that the other process causes: all are kNotFound.
+// the key gives access. The caller cannot distinguish the failures that the other process causes:
+// all are kNotFound.
 //
 // Threads: any may call look_up(); the server calls `find` on its thread. Blocking: look_up(), for
 // at most a second; look_up_in(), without a limit. Errors: kNotFound for an unknown key or server;

@@ -58,7 +58,7 @@ CUresult wait_for_value(Context& context, CUdeviceptr address, Word value, unsig
   };
   if (!accessible(context, address, sizeof(Word))) return CUDA_ERROR_ILLEGAL_ADDRESS;
   if (spin_until(ready, kPollSpinNs)) return CUDA_SUCCESS;
-  // Reduces the timer slack, by default 50 us, which the kernel adds to every sleep.
+  // Reduces the timer slack, by default 50 us, which Linux adds to every sleep.
   ::prctl(PR_SET_TIMERSLACK, 1);
   const int64_t start_ns = now_ns();
   for (;;) {
@@ -179,7 +179,7 @@ CUresult execute_mem_ops(Context& context, const MemOpOperation& operation) {
 
 }  // namespace softgpu::driver
 
-using namespace softgpu::driver;  // the entry points below
+using namespace softgpu::driver;  // for the entry points below
 
 extern "C" {
 

@@ -15,8 +15,8 @@
 namespace softgpu::driver {
 
 // CUDA_ERROR_INVALID_VALUE for unknown operations or flags, and for addresses that are misaligned
-// or do not belong to the context; CUDA_ERROR_NOT_SUPPORTED for flushes of remote writes, as on an
-// H200.
+// or that the context's kernels may not access; CUDA_ERROR_NOT_SUPPORTED for flushes of remote
+// writes, as on an H200.
 CUresult check_mem_ops(Context& context, std::span<const CUstreamBatchMemOpParams> operations);
 
 CUresult execute_mem_ops(Context& context, const MemOpOperation& operation);

@@ -3,7 +3,7 @@
 // Each valid address belongs to exactly one Allocation: device memory; pinned, registered or
 // managed host memory; a mapping of the VMM family; memory opened from another process; a module's
 // globals. The registry also keeps the devices' MemoryMaps up to date: an allocation is in the map
-// of every device whose kernels may touch it (visible_to()).
+// of every device whose kernels may touch it (Allocation::readable).
 //
 // Ownership: the registry holds every allocation until it is freed. Lookups return a reference that
 // keeps the record alive, not the memory. Host and device addresses are the same numbers. Any
@@ -35,7 +35,7 @@ enum class MemoryKind : uint8_t {
   kDevice,      // cuMemAlloc
   kPool,        // cuMemAllocAsync
   kGraph,       // a memory node of a graph
-  kModule,      // globals and constants
+  kModule,      // globals and constants, arrays, a context's own memory
   kHeap,        // device-side malloc
   kHost,        // cuMemHostAlloc
   kRegistered,  // cuMemHostRegister
@@ -49,15 +49,16 @@ struct Allocation {
   size_t bytes = 0;  // as requested
   MemoryKind kind = MemoryKind::kDevice;
   Device* device = nullptr;  // nullptr: host memory
-  // the context whose end frees the memory; nullptr for mapped memory, imported-pool memory and a
-  // library's __managed__ variables
+  // The context whose end frees the memory; nullptr for mapped memory, imported-pool memory and a
+  // library's __managed__ variables. kPool: the primary context, whose end frees nothing, until a
+  // free is queued.
   Context* owner = nullptr;
-  unsigned flags = 0;           // of cuMemHostAlloc, cuMemHostRegister or cuMemAllocManaged
+  unsigned flags = 0;           // of the call that made it; kGraph: the devices with access (bits)
   std::atomic<uint64_t> id{0};  // CU_POINTER_ATTRIBUTE_BUFFER_ID
   std::atomic<bool> sync_memops{false};
   // A stream-ordered free is queued. kGraph: also true while no launch has allocated the memory.
   std::atomic<bool> freeing{false};
-  // kGraph: the graph has been destroyed. The next free of the memory also releases it.
+  // kGraph: no graph or executable graph uses the memory any more. The next free also releases it.
   std::atomic<bool> abandoned{false};
   Arena::Block block;                        // kDevice, kModule, kHeap, kPool, kGraph
   std::shared_ptr<Arena> arena;              // the arena of `block`

@@ -85,7 +85,7 @@ CUresult read_file(const char* path, std::string* contents) {
   try {
     contents->assign(std::istreambuf_iterator<char>(file), {});
   } catch (const std::ios_base::failure&) {
-    return CUDA_ERROR_OUT_OF_MEMORY;  // as NVIDIA's driver, which reads a folder's size
+    return CUDA_ERROR_OUT_OF_MEMORY;  // as NVIDIA's driver does for a folder
   }
   return CUDA_SUCCESS;
 }

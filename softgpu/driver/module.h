@@ -96,7 +96,7 @@ class Module : public std::enable_shared_from_this<Module> {
 // A library's code: the PTX of its translation units, parsed when it is first needed.
 class Library : public std::enable_shared_from_this<Library> {
  public:
-  // `defect`: if it is an error, every use of the library's code returns it.
+  // `defect`: if it is an error, kernel() and module_in() return it.
   explicit Library(std::vector<std::string> units, CUresult defect = CUDA_SUCCESS)
       : units_(std::move(units)), defect_(defect) {}
   ~Library();

@@ -1,4 +1,4 @@
-// cuModule*, cuLink* and the cuFunc* calls about where a function comes from.
+// cuModule*, cuLink*, and the cuFunc* calls for a function's module, name and loading.
 #include <algorithm>
 #include <memory>
 #include <span>

@@ -160,7 +160,8 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
   return CUDA_ERROR_INVALID_VALUE;  // also for reserved addresses without a mapping
 }
 
-// Unlike cuPointerGetAttribute, succeeds for every address; unknown addresses give zeros.
+// Unlike cuPointerGetAttribute, accepts every address. For an unknown address, most attributes are
+// 0.
 CUresult CUDAAPI cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attributes,
                                         void** data, CUdeviceptr address) {
   Context* context = nullptr;

@@ -12,9 +12,10 @@
 // NVIDIA documents for the threshold and for cuMemPoolTrimTo. Before that call the pool can reuse
 // the memory, but trim() does not release it.
 //
-// Graph memory has its address from the creation of the node to the end of the graph. Kernels may
-// touch it from execute_allocate to execute_free. The stream layer calls the functions for graphs.
-// Any thread. allocate() may wait for the context's work as described above; nothing else blocks.
+// Graph memory has its address from the creation of the node until no graph, executable graph or
+// launch uses it (graph_memory.h). Kernels may touch it from execute_allocate to execute_free. The
+// stream layer calls the functions for graphs. Any thread. allocate() and free_graph_memory() may
+// wait for the work of the context; nothing else blocks.
 #pragma once
 
 #include <cstddef>
@@ -115,8 +116,8 @@ void set_current_pool(Device& device, std::shared_ptr<MemoryPool> pool);
 // CU_GRAPH_MEM_ATTR_*.
 CUresult reserve_graph_memory(Context& context, size_t bytes, uint32_t access,
                               CUdeviceptr* address);
-// Called when the node's graph has ended. Releases the memory now, or, if a launch has allocated
-// it, when it is freed.
+// Called when no graph, executable graph or launch uses the memory any more. Releases the memory
+// now, or, if a launch has allocated it, when it is freed.
 void abandon_graph_memory(CUdeviceptr address);
 // cuMemFree of graph memory that a launch has allocated: waits for the context's work. A later
 // launch allocates it again.

@@ -37,7 +37,7 @@ CUstream order_key(Stream& stream) {
   return stream.kind() == Stream::Kind::kPerThread ? nullptr : stream.handle();
 }
 
-// Checks whether a capture forbids the call. submit() does too, but only after the allocation.
+// Checks whether a capture forbids the call, before memory is allocated or marked as freed.
 CUresult check_immediate(Stream& stream) {
   if (CUresult result = check_unsafe_call()) return result;
   return refuse_implicit(stream);
@@ -232,7 +232,7 @@ CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* 
     const uint32_t bit = 1u << device->ordinal();
     switch (list[i].flags) {
       case CU_MEM_ACCESS_FLAGS_PROT_NONE:
-        // A device cannot be denied its own pool.
+        // A device cannot be denied access to its own pool.
         if (device == &pool->device()) return CUDA_ERROR_INVALID_DEVICE;
         readable &= ~bit;
         writable &= ~bit;

@@ -2,8 +2,8 @@
 // use together. Without the setting, each process has its devices for itself.
 //
 // The file has a slot for each process. A process locks its slot for as long as it runs, so the
-// kernel releases the slot of a process that was killed, and its bytes count no more. One more
-// lock, of the whole account, is held while bytes are booked.
+// kernel releases the slot of a process that was killed, and its bytes count no more. take() also
+// locks the whole account while it works.
 //
 // Any thread. Blocking: take() waits for other processes and threads, sum() for other threads; both
 // only briefly. Errors: open() returns the system's errors, and kUnavailable if all slots are

@@ -88,7 +88,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // Attributes that have no effect here and are only stored.
   struct Attributes {
     CUaccessPolicyWindow access_policy{};
-    // Until it is set, the real driver returns -1, which cannot be set (580 on an H200).
+    // Until the program sets it, driver 580 on an H200 returns -1, which cannot be set.
     CUsynchronizationPolicy synchronization = static_cast<CUsynchronizationPolicy>(-1);
     CUlaunchMemSyncDomain memory_domain = CU_LAUNCH_MEM_SYNC_DOMAIN_DEFAULT;
     CUlaunchMemSyncDomainMap memory_domain_map{0, 1};
@@ -110,7 +110,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
     std::vector<Point> waits;
     uint64_t sequence = 0;
     bool begun = false;    // a runner has taken it; written under mutex_
-    bool started = false;  // a graph whose other branches are still running
+    bool started = false;  // a graph launch that has begun
   };
 
   std::vector<std::pair<std::shared_ptr<Stream>, uint64_t>> pending();

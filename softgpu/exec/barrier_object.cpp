@@ -40,7 +40,8 @@ struct BarrierObject {
   }
 };
 
-// Calls f(lane, object) for each active lane and stores the object back.
+// Calls f(lane, object, bits) for each active lane and stores the object back. `bits`: the packed
+// object before the call.
 template <class F>
 void update_each(Lanes& x, const Instr& i, F f) {
   for (uint32_t rest = x.mask; rest != 0; rest &= rest - 1) {
@@ -133,7 +134,7 @@ void cp_async_arrive(Lanes& x, const Instr& i) {
 }
 
 // cp.async.bulk: copies immediately, 16 bytes at a time. Then subtracts the copied bytes from the
-// barrier's pending transactions.
+// pending transactions of the barrier, if the instruction names one.
 void bulk_copy(Lanes& x, const Instr& i) {
   BulkCopy how;
   std::memcpy(&how, &i.sub, sizeof how);

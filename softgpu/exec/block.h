@@ -48,7 +48,7 @@ class Block {
   void set_fault(CUresult code, uint32_t warp, uint32_t lane, uint32_t line,
                  const std::string& what);
   const Dim3& id() const { return id_; }
-  // Thread index of a lane.
+  // The %tid of a lane.
   Dim3 thread(uint32_t warp, uint32_t lane) const;
   uint64_t index() const { return index_; }
   // Whether the last run() used most of its fuel in spin loops.

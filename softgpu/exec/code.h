@@ -73,7 +73,7 @@ enum class Flow : uint8_t {
 enum InstrFlag : uint8_t {
   kGuardNegated = 1,
   kNegateA = 2,        // a vote's predicate operand is negated
-  kNegateC = 4,        // the operand of setp, set, lop3 or bar.red is negated
+  kNegateC = 4,        // the predicate operand of setp, set, lop3 or bar.red is negated
   kFrameRelative = 8,  // the address is an offset into the frame's local area
   kAddress32 = 16,     // the address register has 32 bits
   kHasCount = 32,      // bar: a thread count is given
@@ -133,7 +133,7 @@ struct Function {
   bool is_entry = false;
   std::vector<Instr> code;  // ends with a return
   uint32_t register_bytes = 0;
-  uint32_t register_count = 0;  // as declared in the PTX; for CU_FUNC_ATTRIBUTE_NUM_REGS
+  uint32_t register_count = 0;  // estimate, in 32-bit registers; for CU_FUNC_ATTRIBUTE_NUM_REGS
   AlignedBytes constants;
   uint32_t local_bytes = 0;         // size of the frame's local area
   uint32_t local_align_bytes = 16;  // of the local area; at least the ABI's alignment of frames
@@ -177,7 +177,7 @@ constexpr uint64_t window_of(ptx::Space space, bool parameters_are_local) {
   }
 }
 
-// %tid and similar: one register per name in the special bank, filled when a warp starts.
+// %tid and similar: one register per name in the special bank. Block fills them before a warp runs.
 enum SpecialRegister : uint32_t {
   kTidX,
   kTidY,

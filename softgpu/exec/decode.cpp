@@ -54,7 +54,8 @@ bool rounding_fits(const Form& form) {
   return form.rounding == Rounding::kNone;
 }
 
-// gt and ge, ordered or unordered, become lt and le with exchanged operands.
+// Replaces gt by lt and ge by le, ordered or unordered. Returns true if it has replaced one: the
+// caller then exchanges the operands.
 bool exchange_comparison(Compare* compare) {
   switch (*compare) {
     case Compare::kGt:
@@ -324,8 +325,8 @@ bool Decoder::assemble(const ptx::Instruction& source, Form& form, const Operand
       out->imm = -static_cast<int64_t>(window_of(form.space, !source_.is_entry));
       break;
     case Op::kIsspacep:
-      // .const memory has no window: it lies among the globals, and isspacep.const is false for it.
-      // So this tests for the window of functions, which contains no memory.
+      // Constant memory has no window, because it lies among the globals. isspacep.const is false
+      // for all memory: it tests for the window of functions, which contains no memory.
       out->imm = form.space == Space::kConst
                      ? static_cast<int64_t>(kFunctionWindow)
                      : static_cast<int64_t>(window_of(form.space, !source_.is_entry));
@@ -378,7 +379,7 @@ bool Decoder::assemble_memory(const ptx::Instruction& source, Form& form, const 
     const bool size_fits = size == 16 || (has_modifier(source, "ca") && (size == 4 || size == 8));
     if (!size_fits || from_flags != 0 || from_space != Space::kGlobal) return false;
     if (out->imm != static_cast<int32_t>(out->imm)) return false;
-    if (from_offset != static_cast<int32_t>(from_offset)) {  // the address of a global itself
+    if (from_offset != static_cast<int32_t>(from_offset)) {  // the whole address of a global
       if (from == constant(0, 8))
         from = constant(static_cast<uint64_t>(from_offset), 8), from_offset = 0;
       else
@@ -441,7 +442,7 @@ bool Decoder::assemble_bulk_copy(const ptx::Instruction& source, const Operands&
         actual != spaces[k] || (flags & kFrameRelative) != 0) {
       return false;
     }
-    if (offsets[k] != static_cast<int32_t>(offsets[k])) {  // the address of a global
+    if (offsets[k] != static_cast<int32_t>(offsets[k])) {  // the whole address of a global
       *bases[k] = constant(static_cast<uint64_t>(offsets[k]), 8);
       offsets[k] = 0;
     }

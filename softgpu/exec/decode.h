@@ -16,7 +16,8 @@
 namespace softgpu::exec {
 
 // Fills *functions[index]. `functions` has an element for each of Linker::functions(), in the same
-// order; calls refer to these elements. kNotFound for a symbol that no unit defines.
+// order; calls refer to these elements. kNotFound for a symbol that no unit defines,
+// kInvalidArgument for too many registers or constants.
 rcuda::Status decode(const Linker& linker, uint32_t index,
                      const std::vector<std::unique_ptr<Function>>& functions);
 

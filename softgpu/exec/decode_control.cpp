@@ -94,8 +94,8 @@ bool Decoder::decode_call(const ptx::Instruction& source, Instr* out) {
   out->flow = Flow::kCall;
   if (target.kind == Operand::Kind::kSymbol) {
     // softgpu has no device runtime (dynamic parallelism), but nvcc adds libcudadevrt to every
-    // -rdc=true program. As a missing symbol, a function of the runtime would make the load fail.
-    // So its call is an unsupported instruction. cnp*: functions of the driver that libcudadevrt
+    // -rdc=true program. A missing symbol would make the load fail, so a call of the runtime
+    // becomes an unsupported instruction instead. cnp*: functions of the driver that libcudadevrt
     // calls.
     const bool device_runtime = target.name.starts_with("cuda") ||
                                 target.name.starts_with("__cuda") || target.name.starts_with("cnp");

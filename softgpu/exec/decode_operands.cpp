@@ -202,7 +202,8 @@ bool Decoder::vector(const Operand& operand, bool is_source, Form& form, Operand
   const uint32_t width = ptx::size_of(form.type);
   if (bytes == 0) bytes = width == 1 ? 2 : width;
   if (bytes < width) return false;
-  if (form.d_bytes != 0 && form.d_bytes != bytes) return false;  // an atomic's vectors differ
+  // The two vectors of an atomic must have registers of the same width.
+  if (form.d_bytes != 0 && form.d_bytes != bytes) return false;
   form.d_bytes = static_cast<uint8_t>(bytes);
   for (size_t k = 0; k < count; ++k) {
     const Operand& element = braces ? operand.elements[k] : operand;

@@ -76,7 +76,7 @@ bool Decoder::texture_vector(const Operand& operand, uint32_t needed, Type type,
   return true;
 }
 
-// The object of [handle, ...].
+// Reads the handle of [handle, ...]: sets out->a, and kReference for a reference.
 bool Decoder::texture_object(const Operand& operand, Instr* out) {
   if (operand.kind != Operand::Kind::kAddress || operand.offset != 0) return false;
   const Operand& object = operand.elements[0];
@@ -89,7 +89,7 @@ bool Decoder::texture_object(const Operand& operand, Instr* out) {
   return true;
 }
 
-// [handle, {coordinates}]. The layer comes first and is an integer.
+// Reads [handle, {coordinates}]. The layer comes first and is an integer.
 bool Decoder::texture_place(const Operand& operand, Shape shape, Type type, Instr* out,
                             std::vector<Slot>* list) {
   if (!texture_object(operand, out) || operand.elements.size() != 2) return false;

@@ -1,8 +1,9 @@
 // The decoder of one function. Private to decode*.cpp.
 //
-// decode.cpp walks the instructions and assembles them, decode_operands.cpp reads operands against
-// a pattern's signature, decode_control.cpp handles branches, calls, barriers and warp collectives,
-// decode_texture.cpp textures and surfaces.
+// decode.cpp walks the instructions and assembles them, decode_layout.cpp places registers, local
+// variables and constants, decode_operands.cpp reads operands against a pattern's signature,
+// decode_control.cpp handles branches, calls, barriers and warp collectives, decode_texture.cpp
+// textures and surfaces.
 #pragma once
 
 #include <map>

@@ -15,7 +15,8 @@ namespace {
 
 constexpr size_t kLongestString = 64 * 1024;
 
-// A call as seen by a lane: its arguments and the place of its result, in its local memory.
+// A call as one lane sees it. Its arguments and the place of its result are in the lane's local
+// memory.
 class Call {
  public:
   Call(const CallSite& site, Lanes& x, uint32_t lane)

@@ -1,5 +1,5 @@
 // One supported shape of an instruction: opcode family, types, rounding and options. Decode reads
-// it from the modifiers, and the handler is chosen by it.
+// it from the modifiers and finds the handler by it.
 //
 // A Form exists only while an instruction is decoded. What the handler needs at run time is in the
 // Instr: the handler's comment says what i.sub, i.imm and i.flags hold. Plain data, any thread.
@@ -219,7 +219,7 @@ static_assert(sizeof(Conversion) == sizeof(int64_t));
 
 // The handlers compiled for one instruction set.
 struct InstructionSet {
-  Handler (*find)(const Form& form);          // nullptr if it lacks the form
+  Handler (*find)(const Form& form);          // nullptr if the set lacks the form
   uintptr_t (*comparison)(const Form& form);  // setp and set: goes into Instr::imm; 0: none
 };
 // The best instruction set that this processor supports.

@@ -1,10 +1,10 @@
 // A running grid, and the worker pool that runs all grids of the process.
 //
 // Blocks start in index order. A block that has used up its time, or that only waits for other
-// blocks, is parked, and another block gets the worker. A grid never has more started blocks than
-// its device could hold at a time (a cooperative grid starts all of them). So blocks that wait for
-// earlier blocks, for co-resident blocks, or for another grid make progress with any number of
-// workers.
+// blocks, is parked, and another block gets the worker. Of a cooperative grid, all blocks may be
+// started at a time; of any other grid, two blocks per multiprocessor, but at least 16. So blocks
+// that wait for earlier blocks, for co-resident blocks, or for another grid make progress with any
+// number of workers.
 #pragma once
 
 #include <atomic>
@@ -65,7 +65,7 @@ class WorkerPool {
     bool starts = false;
     uint64_t index = 0;  // index of the block to start
   };
-  // Waits for a block to run. Called with the lock held.
+  // Waits until a grid has a block to run. Called with the lock held.
   Claim next_claim(std::unique_lock<std::mutex>& lock);
   static bool claim_from(Grid& grid, Claim* claim);
   void finish(Grid& grid, std::unique_ptr<Block> block, Block::Outcome outcome);

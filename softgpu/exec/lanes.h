@@ -30,21 +30,21 @@ struct Lanes {
   bool faulted = false;
 
   // The block's shared memory, the warp's local memory (that of lane l starts at local + l *
-  // stride) and the kernel's parameters.
+  // local_stride) and the kernel's parameters.
   std::byte* shared = nullptr;
   uint32_t shared_bytes = 0;
   uint32_t parameter_bytes = 0;
   std::byte* local = nullptr;
   uint32_t local_stride = 0;
   uint32_t local_base = 0;   // start of this frame's local area in each lane's memory
-  uint32_t local_limit = 0;  // its end: the highest local address that may be used
+  uint32_t local_limit = 0;  // its end: the first local address that may not be used
   const std::byte* parameters = nullptr;
   Memory* memory = nullptr;                     // global memory
   const texture::Snapshot* textures = nullptr;  // the launch's texture and surface objects
   const Slot* lists = nullptr;                  // of the running function: see Function::lists
 
-  // What is left of the strand's turn. Instructions that are typical of spin loops use up more of
-  // it.
+  // The instructions that the strand may still execute in its turn. An instruction that is typical
+  // of spin loops counts as many instructions (kSpinCost).
   int64_t fuel = 0;
   Warp* warp = nullptr;
 
@@ -76,7 +76,7 @@ struct Lanes {
 
 // Extra cost of some instructions, subtracted from the fuel of the strand's turn. Every instruction
 // also costs 1.
-inline constexpr int64_t kSpinCost = 512;    // atomics, volatile and acquire accesses
+inline constexpr int64_t kSpinCost = 512;    // atomics and strong (not weak) accesses
 inline constexpr int64_t kSleepCost = 4096;  // nanosleep, failed waits
 
 }  // namespace softgpu::exec

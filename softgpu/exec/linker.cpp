@@ -143,7 +143,8 @@ void Linker::place_shared(const ptx::Variable& variable, uint32_t unit) {
   define(unit, variable.name, variable.linkage, {Symbol::Kind::kShared, offset, index});
 }
 
-// Refuses far more shared memory than any GPU has. The driver decides how much a launch may use.
+// Places the shared variables of functions. Refuses far more shared memory than any GPU has; the
+// driver decides how much a launch may use.
 Status Linker::place_function_shared() {
   uint64_t total = 0;
   for (const auto& unit : units_) {

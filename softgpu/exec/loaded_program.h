@@ -1,9 +1,9 @@
-// LoadedProgram: the result of load(), the Program behind program.h. It holds kernels, functions as
-// decoded code, and the places of all variables.
+// LoadedProgram: the implementation of Program (program.h), made by load(). It holds kernels,
+// functions as decoded code, and the places of all variables.
 //
 // Complete when load() returns and constant afterwards, so any number of grids and threads may read
-// it. It owns the code and the memory of its variables. The caller that launches a kernel keeps it
-// alive until the grid has ended.
+// it. It owns the code and the memory of its variables. The caller that launches a kernel keeps the
+// program alive until the grid has ended.
 #pragma once
 
 #include <memory>

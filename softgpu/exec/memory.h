@@ -61,8 +61,8 @@ SOFTGPU_INLINE bool inside(uint64_t address, uint32_t bytes, uint64_t limit) {
 std::byte* host_address(Lanes& x, uint32_t lane, ptx::Space space, uint64_t address, uint32_t bytes,
                         bool write);
 
-// Reads a NUL-terminated string from the lane's memory, at most `limit` long. False after recording
-// a fault.
+// Reads a NUL-terminated string from the lane's memory, at most `limit` characters. False after
+// recording a fault.
 bool read_string(Lanes& x, uint32_t lane, uint64_t address, size_t limit, std::string* text);
 
 }  // namespace softgpu::exec

@@ -3,7 +3,7 @@
 // Each device has one MemoryMap. The driver adds and removes ranges when memory is allocated,
 // mapped, registered or opened. The interpreter looks up every global access: usually without a
 // lock, in its block's cache of ranges (memory.h), which the generation counter invalidates. Any
-// thread may call every function, also while grids run; one shared mutex.
+// thread may call every function, also while grids run; a shared mutex guards the ranges.
 #pragma once
 
 #include <atomic>
@@ -32,7 +32,8 @@ class MemoryMap {
 
   // The range that contains `address`, or an empty range.
   Range find(uint64_t address) const;
-  // Changes with every add, remove and set_access. A cached Range is valid while it is unchanged.
+  // Changes with every add, remove and set_access. A cached Range is valid while the generation is
+  // unchanged.
   uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
 
  private:

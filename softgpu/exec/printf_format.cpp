@@ -13,7 +13,7 @@ constexpr size_t kLongestText = 16 << 20;
 // One conversion specification, such as "%-08.3lld".
 struct Specification {
   std::string flags;       // with '%', flags, width and precision; '*' already replaced
-  bool is_64_bit = false;  // l, ll, j, z or t: integers of 8 bytes
+  bool is_64_bit = false;  // l, ll, j, z, t or q: integers of 8 bytes
   bool is_short = false;   // h
   bool is_char = false;    // hh
   char conversion = 0;

@@ -1,8 +1,8 @@
 // Formats device printf: C's conversions, applied to an argument buffer as packed by nvcc.
 //
 // Format and arguments come from a kernel and cannot be trusted: unknown conversions, unreadable
-// strings and any width are handled. No locale, no files: the text is appended for the caller to
-// print. Pure, any thread.
+// strings and any width are handled. The text is appended to a string; the caller prints it. Floats
+// follow the locale of the process (snprintf()). Any thread; nothing blocks.
 #pragma once
 
 #include <cstddef>

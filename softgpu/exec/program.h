@@ -1,15 +1,16 @@
 // A loaded program: PTX units linked, placed in a device's memory and decoded, ready to launch.
 //
 // Purpose: the only interface between the driver (softgpu/driver) and the interpreter. The driver
-// loads programs, looks up kernels and globals, and runs launches; it does not deal with PTX.
+// parses PTX with ptx::parse(), loads programs, looks up kernels and globals, and runs launches.
 //
 // Threads: any thread may call load(). Afterwards a Program is immutable, except the memory of its
 // globals, so any number of launches may run at once. run() blocks its caller until the grid has
 // finished, and distributes blocks over a process-wide worker pool.
 //
-// Errors: load() returns kInvalidArgument for text that is not PTX (CUDA_ERROR_INVALID_PTX) and
-// kNotFound for unresolved symbols. An unsupported form is logged by name when the module is loaded
-// and recorded in Kernel::unsupported; a launch of such a kernel gives a Fault.
+// Errors: load() returns kOutOfMemory, kInvalidArgument for units that contradict each other or
+// exceed a limit, or kNotFound for unresolved symbols. The driver turns the last two into
+// CUDA_ERROR_INVALID_PTX. An unsupported form is logged by name when the module is loaded and
+// recorded in Kernel::unsupported; a launch of such a kernel gives a Fault.
 #pragma once
 
 #include <atomic>
@@ -61,8 +62,8 @@ struct Global {
   ptx::Reference reference = ptx::Reference::kNone;
 };
 
-// Memory for a program's globals and constants, from the device it is loaded on. It must be
-// readable and writable through the MemoryMap that launches use.
+// Memory for a program's globals and constants, from the device on which the program is loaded. The
+// memory must be readable and writable through the MemoryMap that launches use.
 struct DeviceAllocator {
   // Aligned to at least 256 bytes. 0: out of memory.
   std::function<CUdeviceptr(size_t bytes, bool managed)> allocate;
@@ -90,9 +91,10 @@ struct Dim3 {
 // same time.
 struct Environment {
   MemoryMap* memory = nullptr;  // every global access is checked against it
-  // Text of printf and assert; called once per complete line or flush.
+  // Text of printf and assert. Called once for each thread's printf or failed assertion.
   std::function<void(std::string_view text, bool is_stderr)> print;
-  // Device-side malloc and free. Returns 0 if the heap (CU_LIMIT_MALLOC_HEAP_SIZE) is exhausted.
+  // Device-side malloc and free. heap_allocate returns 0 if the heap (CU_LIMIT_MALLOC_HEAP_SIZE) is
+  // exhausted, heap_release false for an address that is not from malloc.
   std::function<CUdeviceptr(size_t bytes)> heap_allocate;
   std::function<bool(CUdeviceptr)> heap_release;
   std::function<void(CUgraphConditionalHandle, unsigned value)> set_conditional;
@@ -104,7 +106,7 @@ struct Launch {
   const Kernel* kernel = nullptr;
   Dim3 grid, block;
   uint32_t dynamic_shared_bytes = 0;
-  std::span<const std::byte> parameters;  // kernel->parameter_bytes long; read until run() returns
+  std::span<const std::byte> parameters;  // kernel->parameter_bytes long; run() copies them
   bool cooperative = false;               // all blocks are co-resident; grid-wide barriers work
   uint64_t grid_id = 0;
 };

@@ -10,10 +10,10 @@
 namespace softgpu::exec {
 namespace {
 
-// The SM clock of the modelled device. It ticks in real time, so a kernel that waits by counting
-// cycles waits for the intended time.
+// The SM clock of an H200 (CU_DEVICE_ATTRIBUTE_CLOCK_RATE). It ticks in real time, so a kernel that
+// waits by counting cycles waits for the intended time.
 constexpr uint64_t kClockMhz = 1980;
-constexpr int64_t kClockCost = 16;  // loops that wait for the clock should let others run
+constexpr int64_t kClockCost = 16;  // so that other blocks run while a loop polls the clock
 
 uint64_t now_ns(clockid_t clock) {
   timespec t{};

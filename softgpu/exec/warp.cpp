@@ -76,7 +76,7 @@ Warp::Outcome Warp::run(int64_t* fuel) {
   }
 }
 
-// Compares the positions of two strands, at the deepest call that both are in.
+// Whether `a` is before `b`. Compares their positions at the deepest call that both are in.
 bool Warp::before(const Strand& a, const Strand& b) {
   const Frame* fa = a.frame;
   const Frame* fb = b.frame;

@@ -27,7 +27,7 @@ struct Frame {
   Frame* caller = nullptr;
   const CallSite* site = nullptr;
   uint32_t return_pc = 0;
-  uint32_t lanes = 0;  // the lanes in this call, or in calls made from it
+  uint32_t lanes = 0;  // the number of lanes in this call, or in calls made from it
   uint32_t depth = 0;
   uint32_t local_base = 0;
   uint32_t stack_end = 0;  // end of the frame in each lane's stack
@@ -72,7 +72,7 @@ class Warp {
   // Releases the strands that wait at a barrier, with the result of its reduction.
   void release(uint32_t barrier, uint32_t popc, bool all, bool any);
 
-  uint64_t instructions = 0;  // since start()
+  uint64_t instructions = 0;  // since start() or Block::take_counts()
   uint64_t thread_instructions = 0;
 
  private:

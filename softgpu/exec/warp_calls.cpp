@@ -10,7 +10,7 @@
 namespace softgpu::exec {
 namespace {
 
-constexpr uint32_t kFrameOverheadBytes = 32;  // at least the return address and saved registers
+constexpr uint32_t kFrameOverheadBytes = 32;  // for the return address and saved registers
 
 constexpr uint32_t align_up(uint32_t value, uint32_t align) {  // `align` is a power of two
   return (value + align - 1) & ~(align - 1);

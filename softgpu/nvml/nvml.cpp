@@ -1,10 +1,10 @@
 // softgpu's libnvidia-ml.so.1: NVML for the devices that softgpu's libcuda.so.1 makes from the same
 // environment (softgpu/driver/config.h). It has the functions that an rcuda-server calls
-// (server/monitor). The memory in use is that of the shared account (SOFTGPU_SHARED_MEMORY), or
-// else of this process and its children. The other figures are those of an idle GPU: they are
-// constant, and some differ between devices.
+// (server/monitor), and those that PyTorch looks up. The memory in use is that of the shared
+// account (SOFTGPU_SHARED_MEMORY), or else of this process and its children. The other figures are
+// those of an idle GPU: they are constant, and some differ between devices.
 //
-// Any thread. Nothing blocks. Errors: as nvmlReturn_t.
+// Any thread. Blocking: reads of /proc (processes.h). Errors: as nvmlReturn_t.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -116,7 +116,7 @@ nvmlReturn_t get(const char* function, nvmlDevice_t handle, unsigned index, T* v
   const auto* known = std::find_if(std::begin(kKnown), std::end(kKnown), [&](const Known& one) {
     return std::strcmp(one.function, function) == 0;
   });
-  // A part of a GPU reports only its memory.
+  // A part of a GPU reports none of these values.
   if (is_part(handle) || known == std::end(kKnown) || index >= std::size(known->values) ||
       is_without_link(function, index)) {
     return NVML_ERROR_NOT_SUPPORTED;
@@ -252,7 +252,7 @@ nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t one, nvmlDevice_t 
   return NVML_SUCCESS;
 }
 
-// PyTorch calls it when memory is exhausted.
+// PyTorch looks up this function and the next when memory runs out, and fails without them.
 nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t, unsigned, nvmlPciInfo_t*) {
   return NVML_ERROR_NOT_SUPPORTED;
 }
@@ -291,7 +291,7 @@ RCUDA_NVML_CHOICES(DEFINE_CHOICE)
   }
 RCUDA_NVML_PAIRS(DEFINE_PAIR)
 
-// Reports only the first value of each row.
+// Reports only the values for `other` 0.
 #define DEFINE_GRID(name, type, count, others)                                          \
   nvmlReturn_t name(nvmlDevice_t device, unsigned which, unsigned other, type* value) { \
     return other == 0 ? get(#name, device, which, value) : NVML_ERROR_NOT_SUPPORTED;    \

@@ -57,7 +57,7 @@ bool divide(bool is_unsigned, bool remainder, uint64_t a, uint64_t b, uint64_t* 
   if (b == 0) return false;
   if (is_unsigned) {
     *result = remainder ? a % b : a / b;
-  } else if (b == ~0ull) {  // -1: the smallest number has no negative
+  } else if (b == ~0ull) {  // -1: INT64_MIN / -1 would overflow
     *result = remainder ? 0 : 0 - a;
   } else {
     const auto left = static_cast<int64_t>(a), right = static_cast<int64_t>(b);

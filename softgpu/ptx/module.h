@@ -96,7 +96,7 @@ struct Operand {
   enum class Kind : uint8_t {
     kSink,       // _
     kRegister,   // index: into Function::registers
-    kImmediate,  // bits: integers sign-extended to 64 bits, floats as their own bit pattern
+    kImmediate,  // bits: an integer constant of 64 bits
     kFloat32,    // bits: 0f3F800000
     kFloat64,    // bits: 0d3FF0000000000000, or a decimal literal
     kSpecial,    // name: "%tid.x", "%laneid", "%clock64", "WARP_SZ"
@@ -106,7 +106,7 @@ struct Operand {
     kAddress,    // [elements[0] + offset]: a register, variable, symbol or immediate; more
                  // contents of the brackets (a tensor's coordinates) follow in elements
     kVector,     // {elements...}
-    kPair,       // elements[0] | elements[1]: the second destination of setp, shfl and tex
+    kPair,       // elements[0] | elements[1], such as the two destinations of setp or shfl
     kList,       // (elements...): arguments of call
     kTable,      // index: into Function::branch_tables (brx) or Function::prototypes (call)
   };
@@ -151,10 +151,10 @@ struct Function {
   Linkage linkage = Linkage::kInternal;
   std::vector<Parameter> returns;
   std::vector<Parameter> parameters;
-  // First the parameters (space kParam; `parameters` then `returns`, in order), then all variables
-  // declared in the body, in any scope.
+  // First the parameters (space kParam; `parameters` then `returns`, in order), then the .local,
+  // .shared and .param variables declared in the body, in any scope.
   std::vector<Variable> variables;
-  std::vector<Register> registers;                   // only those that the code uses
+  std::vector<Register> registers;                   // of a range: only those that the code uses
   std::vector<Instruction> code;                     // a label may equal code.size()
   std::vector<std::vector<uint32_t>> branch_tables;  // .branchtargets: label positions
   std::vector<Prototype> prototypes;

@@ -85,7 +85,7 @@ void Parser::function_attributes() {
       skip_to_semicolon();
     } else {
       // Ignored: advice to compilers (.minnctapersm, .maxnreg, .noreturn), limits of launches
-      // (.maxnctapersm, .maxclusterrank) and the meaning of .reqnctapercluster (.explicitcluster,
+      // (.maxnctapersm, .maxclusterrank), and rules for launches with clusters (.explicitcluster,
       // .blocksareclusters).
       while (lexer_.peek().kind == Token::Kind::kNumber || lexer_.peek().is(',')) lexer_.advance();
     }

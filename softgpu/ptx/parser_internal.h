@@ -5,9 +5,9 @@
 // parser_function.cpp functions with their scopes and labels, parser_operand.cpp instructions.
 //
 // Names: one table holds the meaning of each name in the current scope; leaving a scope undoes its
-// declarations. A range `.reg .b32 %r<100>` is one entry under "%r", and a register gets its index
-// at its first mention. A label may be mentioned before its definition, so mentions are resolved
-// when a scope is closed.
+// declarations. A range `.reg .b32 %r<100>` is one entry under "%r", and each of its registers gets
+// an index at its first mention. A label may be mentioned before its definition, so mentions are
+// resolved when a scope is closed.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,8 @@ constexpr uint64_t kLargestVariable = 1ull << 40;  // keeps products of dimensio
 
 }  // namespace
 
-// Reads `.attribute(.managed, .unified(n, n))`. Returns true if .managed is among the attributes.
+// Reads the list after `.attribute`, such as `(.managed, .unified(n, n))`. Returns true if .managed
+// is among the attributes.
 bool Parser::attribute_list() {
   bool managed = false;
   expect('(');
@@ -135,7 +136,8 @@ void Parser::add_module_variable(Variable variable, const Token& at) {
   known = std::move(variable);
 }
 
-// Reads `= 5`, `= symbol+4` or `= {...}`, whose braces nest like the array's dimensions.
+// Reads the value after `=`: `5`, `symbol+4` or `{...}`, whose braces nest like the array's
+// dimensions.
 void Parser::initialiser(const Declaration& declaration, Variable* variable) {
   const uint32_t element = size_of(declaration.element);
   if (!lexer_.peek().is('{')) {
@@ -154,8 +156,9 @@ void Parser::initialiser(const Declaration& declaration, Variable* variable) {
   }
 }
 
-// Reads one pair of braces that fills [begin, begin + extent). Its commas separate the elements of
-// `dimension`. After the last dimension comes the vector, whose parts may also be in braces.
+// Reads one pair of braces, which fills `extent_bytes` bytes from `begin_bytes` on. Its commas
+// separate the elements of `dimension`. After the last dimension comes the vector, whose parts may
+// also be in braces.
 void Parser::initialiser_list(const Declaration& declaration, size_t dimension,
                               uint64_t begin_bytes, uint64_t extent_bytes, Variable* variable) {
   const uint32_t element = size_of(declaration.element);
@@ -186,7 +189,8 @@ void Parser::initialiser_list(const Declaration& declaration, size_t dimension,
   expect('}');
 }
 
-// Reads a number, symbol, symbol+addend, generic(symbol), or a byte of an address: 0xFF00(symbol).
+// Reads a number, symbol, symbol+addend, generic(symbol), or some bytes of an address:
+// 0xFF00(symbol).
 void Parser::initialiser_element(Type type, uint64_t offset, uint64_t limit, Variable* variable) {
   const uint32_t size = size_of(type);
   if (size > limit) fail("too many initialisers");
@@ -230,8 +234,8 @@ void Parser::initialiser_element(Type type, uint64_t offset, uint64_t limit, Var
 }
 
 void Parser::put_bytes(uint64_t offset, uint64_t bits, uint32_t size, Variable* variable) {
-  // Nested braces can skip many bytes with few characters, so hostile text could take much memory.
-  // A real initialiser has about as many bytes as its text has characters.
+  // Nested braces can skip many bytes with few characters, so without this limit hostile text could
+  // take much memory. A real initialiser has about as many bytes as its text has characters.
   const uint64_t allowance = (64u << 20) + 16 * module_->text.size();
   const uint64_t end = offset + size;
   if (end > variable->initial.size()) {

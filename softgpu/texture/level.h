@@ -16,8 +16,8 @@ struct Levels {
   uint32_t first = 0;
   uint32_t weight = 0;
 };
-// Applies the sampler's bias and clamps to the level of the instruction. Minus infinity selects the
-// most detailed level that the clamps allow.
+// Adds the sampler's bias to `level`, the level of the instruction, and applies the sampler's
+// limits. Minus infinity selects the most detailed level that the limits allow.
 Levels levels_of(const Texture& texture, float level);
 
 // The level whose texels are as long as the longest step between neighbouring reads, in any

@@ -1,9 +1,9 @@
-// Reads of textures: tex, tld4 and txq, for one thread.
+// Reads of textures: tex and tld4, for one thread.
 //
-// Each function returns the four registers of the instruction: the bits of floats, or integers if
-// the sampler reads integers. The caller has checked that [texture.begin, texture.end) may be read.
-// Any coordinate is valid. If the shape of a read is not the texture's shape, the read still
-// returns some texels of the texture. Any thread.
+// Each read returns the four registers of the instruction: the bits of floats, or integers if the
+// sampler reads integers. The caller has checked that [texture.begin, texture.end) may be read. Any
+// coordinate is valid. If the shape of a read is not the texture's shape, the read still returns
+// some texels of the texture. Any thread.
 #pragma once
 
 #include <array>

@@ -216,7 +216,7 @@ TEST_P(EndContract, ASilentPeerIsGivenUpAfterItsTimeout) {
   const LinkOptions impatient{.peer_timeout = std::chrono::milliseconds(1000)};
   Result<PeerProcess> peer = PeerProcess::start(medium(), impatient, "stay");
   ASSERT_TRUE(peer.ok()) << peer.status().message();
-  // No end sends anything but heartbeats, which keep the Link alive.
+  // Both ends send only heartbeats, which keep the Link alive.
   const std::unique_ptr<Link> link = wrap(peer->take_link());
   EXPECT_EQ(link->wait([] { return false; },
                        std::chrono::steady_clock::now() + std::chrono::milliseconds(1500))
@@ -286,7 +286,7 @@ TEST_P(EndContract, AStoppedPeerThatGoesOnHearsWhatWasSentMeanwhile) {
   Link& link = peer->link();
   ASSERT_TRUE(link.wait([&] { return load(link, 0) == 1; }, soon()).ok());
   peer->kill(SIGSTOP);
-  // Longer than the peer's timeout. The heartbeats continue and wait for the peer.
+  // Longer than the peer's timeout. This side still sends heartbeats, which wait for the peer.
   std::this_thread::sleep_for(impatient.peer_timeout * 3 / 2);
   peer->kill(SIGCONT);
   ASSERT_TRUE(put_word(link, 8, 1).ok());

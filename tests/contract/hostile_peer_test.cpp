@@ -284,7 +284,8 @@ TEST(HostileTcpPeer, TransfersOutsideOfARegionAreRefusedAndTouchNothing) {
   EXPECT_EQ(memory, std::vector(4096, std::byte{0x5a}));
 }
 
-// {kind, piece, region, offset, bytes, number}: into a region that need not exist.
+// A piece of a write in order: {kind, piece, region, offset, bytes, number}. The region need not
+// exist.
 std::vector<std::byte> piece_in_order(uint64_t region, uint64_t offset, uint64_t bytes,
                                       uint32_t number) {
   Words words;
@@ -404,7 +405,7 @@ TEST(HostileTcpPeer, NothingOfALinkGoesBeforeTheThreadThatBrokeIt) {
   victim.attacker.reset();
   victim.link.reset();
   forward_log(nullptr);
-  EXPECT_FALSE(line.closed) << "the Link's streams went while it had still to stop them";
+  EXPECT_FALSE(line.closed) << "the Link closed a stream while the thread that broke it still ran";
 }
 
 TEST(HostileTcpPeer, RandomStreamsNeverDoMoreThanEndTheSession) {

@@ -24,7 +24,7 @@ namespace rcuda::test {
 struct LinkCase {
   const Medium* medium = nullptr;
   bool faulty = false;   // the Links are slow and late
-  bool wrapped = false;  // by the FaultLinks of the suite; otherwise the medium itself is late
+  bool wrapped = false;  // if faulty: by the suite's FaultLinks (true) or by the medium itself
 };
 void PrintTo(const LinkCase& link_case, std::ostream* out);
 

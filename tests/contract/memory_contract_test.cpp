@@ -1,5 +1,5 @@
 // The only assumption of a Link about the local memory of transfers: it is valid while they run.
-// Tests memory that is unmapped and mapped again, and memory of devices only.
+// Tests memory that is unmapped and mapped again, and device memory.
 #include <thread>
 
 #include <sys/mman.h>
@@ -143,7 +143,7 @@ TEST_P(MemoryContract, DeviceMemoryIsReachedByAnAdapterOnly) {
   }
   ASSERT_TRUE(region.ok()) << region.status().message();
   const transport::LinkCounters before = server().counters();
-  // Neither side's CPU copies a byte from or to the device, for small and large transfers.
+  // The server's CPU copies no byte from or to the device, for small and large transfers.
   for (size_t bytes : {size_t{8}, size_t{100'001}, kBytes}) {
     ASSERT_NO_FATAL_FAILURE(exchange(server(), target, memory.first(bytes), bytes));
     fill_pattern(target.block.bytes, bytes + 5);

@@ -95,7 +95,7 @@ TEST_P(OrderContract, TransfersAfterAPutIntoARegionHappenAfterIt) {
     ASSERT_TRUE(read.wait());
     ASSERT_EQ(other[0], bytes[0]);
     ASSERT_EQ(other[bytes.size() - 1], bytes[0]);
-    // The bytes of a write stay.
+    // A later write replaces the bytes of a put.
     std::memset(other.data(), 0xff, other.size());
     ASSERT_TRUE(server().put_region(region->id, 0, bytes).ok());
     ASSERT_TRUE(write_and_wait(server(), region->id, 0, other).ok());

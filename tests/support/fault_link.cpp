@@ -112,7 +112,7 @@ void FaultLink::write_in_order(RegionId region, uint64_t offset, const void* loc
   if (!traits().orders_writes) {
     return Link::write_in_order(region, offset, local, bytes, std::move(done));
   }
-  // See put_region().
+  // As in put_region(), waits until the earlier puts are delivered.
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return ending_ || puts_.empty(); });
   inner_->write_in_order(region, offset, local, bytes, std::move(done));

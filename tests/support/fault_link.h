@@ -1,8 +1,8 @@
 // FaultLink: delays the operations of another Link, and may break it, as the contract of link.h
 // allows.
 //
-// - put() returns at once. A thread delivers the puts in order, after random delays like those of a
-//   busy network. Spurious wake-ups are frequent.
+// - put() waits only while kMaxQueuedPuts puts are queued. A thread delivers the puts in order,
+//   after random delays like those of a busy network. Some puts also cause a spurious wake-up.
 // - Transfers start after random delays and overtake each other.
 // - After `break_after` operations the medium fails: `cut` breaks it.
 //

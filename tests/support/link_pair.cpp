@@ -50,7 +50,7 @@ class Listener {
 
   Result<UniqueFd> accept() const {
     UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!socket) return Status::from_errno(errno, "accepting for the test");
+    if (!socket) return Status::from_errno(errno, "cannot accept a connection of the test");
     return socket;
   }
 

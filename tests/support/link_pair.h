@@ -41,8 +41,8 @@ Result<LinkPair> make_link_pair(const Medium& medium, const transport::LinkOptio
                                 const transport::LinkOptions& server = {});
 
 // A named function that a peer in another process runs on its end of the Link, the server's end.
-// The process executes this program again and inherits nothing, because RDMA devices do not survive
-// a fork. Roles are static objects of the test; main() calls run_peer_if_asked() first.
+// The process executes this program again and inherits only its sockets, because RDMA devices do
+// not survive a fork. Roles are static objects of the test; main() calls run_peer_if_asked() first.
 class PeerRole {
  public:
   PeerRole(const char* name, void (*body)(transport::Link&));

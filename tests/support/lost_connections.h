@@ -31,8 +31,8 @@ namespace rcuda::test {
 
 class LostConnections : public std::enable_shared_from_this<LostConnections> {
  public:
-  // Makes the Socket of each new connection, for instance an encrypted Socket.
   using Deadline = std::chrono::steady_clock::time_point;
+  // Makes the Socket of each new connection, for instance an encrypted Socket.
   using Wrap = std::function<Result<Socket>(UniqueFd socket, bool server, Deadline deadline)>;
   explicit LostConnections(Wrap wrap) : wrap_(std::move(wrap)) {
     crossing_.between = [this](int, auto) -> Result<Crossing::Pair> {

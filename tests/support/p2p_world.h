@@ -3,10 +3,10 @@
 // SimWorld holds the clock and the queue of events. SimDevices implements DeviceOps: each lane is a
 // queue with a latency and a bandwidth. Bytes move when a copy ends, so reading too early or
 // reusing a buffer too soon gives wrong data. Program streams run tasks in order and stop at held
-// places. SimLinks implement transport::Link in pairs; each direction has its own wire. Every
-// operation can be made to fail. Misuse is recorded in SimWorld::violations, which tests expect to
-// be empty: host memory that is not registered, freed memory, a place released twice, a call
-// outside of the pause that it needs, memory freed while a peer may still touch it.
+// places. SimLinks implement transport::Link in pairs; each direction has its own wire. Tests
+// can make operations fail. Misuse is recorded in SimWorld::violations, which tests expect to be
+// empty: host memory that is not registered, freed memory, a place released twice, a call outside
+// of the pause that it needs, memory freed while a peer may still touch it.
 #pragma once
 
 #include <cstddef>

@@ -20,7 +20,8 @@ inline PairModel h200() {
   return model;
 }
 
-// PCIe 2 x16 and FDR, roughly the published testbed, where GPUDirect reads GPU memory slowly.
+// Approximates the testbed on which the strategies v1 to v4b were published: PCIe 2 x16 and FDR
+// InfiniBand. GPUDirect reads GPU memory slowly there.
 inline PairModel published_testbed() {
   PairModel model;
   model.copy_out = LegModel::linear(8, 6.3);

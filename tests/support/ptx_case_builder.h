@@ -49,7 +49,7 @@ class CaseList {
   // For results that depend on other threads.
   void add_whole(const std::string& name, const std::string& code, const std::string& destinations,
                  const std::string& sources, const WholeReference& reference);
-  // For inputs that must have certain values: fix(in) is applied to every thread's words.
+  // For inputs that must have certain values: fix(in, random) is called on every thread's words.
   void add_fixed(const std::string& name, const std::string& code, const std::string& destinations,
                  const std::string& sources, const std::function<void(uint64_t*, Random&)>& fix,
                  const Reference& reference, Tolerance tolerance = {});
@@ -114,7 +114,7 @@ inline float flushed(float v) {
              : v;
 }
 
-// Rounding to small formats, by a search in the table of all their values.
+// Rounding to small formats, by a search among all their values.
 float half_value(uint16_t bits);
 float bf16_value(uint16_t bits);
 enum class Round { kNearest, kZero, kDown, kUp };

@@ -93,7 +93,7 @@ uint32_t float_bits(Random& random) {
     case 1:
       return cast_bits<uint32_t>(uniform(random, -100, 100));
     case 2:
-      return 0x3f000000 + random.below(0x2000000) + (random.below(2) << 31);  // near 1
+      return 0x3f000000 + random.below(0x2000000) + (random.below(2) << 31);  // +-[0.5, 8)
     default:
       return static_cast<uint32_t>(random.next());
   }

@@ -8,7 +8,8 @@
 namespace softgpu::test {
 namespace {
 
-// The finite non-negative values of a 16-bit format in ascending order; their bits are 0, 1, 2, ...
+// A 16-bit format. value(bits) for bits = 0, 1, 2, ... below `infinity` gives its finite
+// non-negative values in ascending order.
 struct Format {
   float (*value)(uint16_t);
   uint16_t infinity;

@@ -1,6 +1,6 @@
 // A server whose worker does what a test programs: the peer for tests of the client library.
 //
-// It listens on this machine, accepts one client over shared memory and keeps every command it
+// It accepts one client, over the medium that the client chooses, and keeps every command that it
 // receives. By default it answers each call with success and no body, and completes each completion
 // word at once with success. Handlers, which run on the puppet's thread, can answer otherwise. A
 // test sends everything else that a worker may send, well-formed or not, through link(). The puppet
@@ -98,7 +98,9 @@ class PuppetServer {
   // These block until the client has connected.
   transport::Link& link();
   std::byte* staging();
-  uint64_t* marks();  // after the staging memory; the client maps them if the medium shares pages
+  // The GPU-written words, after the staging memory. The client maps them if the medium shares
+  // pages.
+  uint64_t* marks();
   const wire::Hello& hello();
 
  private:

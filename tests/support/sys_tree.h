@@ -18,7 +18,7 @@ class SysTreeTest : public testing::Test {
   }
   ~SysTreeTest() override { std::filesystem::remove_all(root_); }
 
-  // A device at `path` below sys/devices, with its NUMA node, and a link to it.
+  // Makes a device at `path` below sys/devices, with its NUMA node, and a link to it.
   void add(const std::string& path, const std::string& link, const std::string& node) {
     const std::filesystem::path device = root_ / "sys/devices" / path;
     std::filesystem::create_directories(device);

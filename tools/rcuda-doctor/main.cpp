@@ -2,8 +2,10 @@
 // be used from here, and prints each finding with its remedy. Changes nothing. Exits with 1 if
 // something is broken.
 //
-//   rcuda-doctor            this node's adapters and GPUs
-//   rcuda-doctor node1      a server: name, port, TLS, token, user, build, clock, medium
+//   rcuda-doctor                  this node's adapters and GPUs
+//   rcuda-doctor node1            a server: name, port, TLS, token, user, build, clock, medium
+//   rcuda-doctor --listen         serves probe transfers of other nodes
+//   rcuda-doctor --probe node1    as without arguments; also moves bytes to node1 and back
 #include <cstdio>
 #include <optional>
 #include <string>

@@ -126,7 +126,7 @@ Status check_free(const std::string& address) {
   return Status(Code::kUnavailable, "cannot serve " + address + ": " + why);
 }
 
-// Answers /healthz, which shows that the exporter runs. Queries no server.
+// The exporter's own metric, for /metrics and /healthz. Queries no server.
 class Health : public prometheus::Collectable {
  public:
   std::vector<prometheus::MetricFamily> Collect() const override {

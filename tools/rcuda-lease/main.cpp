@@ -205,7 +205,7 @@ Status take(const Options& options, const tools::Server& server, wire::LeaseRequ
   return {};
 }
 
-// The work counters of the lease's sessions, with the names that the audit uses.
+// The work counters of the lease's sessions, with the names of the server's audit log.
 std::string work_json(const wire::LeaseInfo& lease) {
   std::string json = "\"begun\": " + std::to_string(lease.begun) +
                      ", \"device_ms\": " + std::to_string(lease.device_ms);

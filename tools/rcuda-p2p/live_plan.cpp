@@ -50,7 +50,7 @@ Result<uint64_t> allocate(Session& session, uint64_t bytes) {
   return address;
 }
 
-// Two sessions whose workers have each other's address for copies.
+// Two sessions whose workers are introduced to each other for copies.
 class Pair {
  public:
   static constexpr uint32_t kLink = 1;
@@ -146,8 +146,7 @@ Result<Pair::Forecast> Pair::forecast(Session& session, uint64_t bytes) {
   wire::PeerPlanReply plan{};
   constexpr size_t kHead = sizeof plan - sizeof plan.header;
   if (answer.size() < kHead)
-    return Status::from_cuda(result,
-                             "the source's worker sent no plan for a copy of " + bytes_text(bytes));
+    return Status::from_cuda(result, "the worker sent no plan for a copy of " + bytes_text(bytes));
   std::memcpy(reinterpret_cast<std::byte*>(&plan) + sizeof plan.header, answer.data(), kHead);
   Forecast forecast{plan.predicted_us, plan.measured != 0, {}, {}};
   const size_t text = std::min<size_t>(plan.text_bytes, answer.size() - kHead);
@@ -231,7 +230,7 @@ Status measure_copies(const LiveQuery& query, const std::function<void(const std
   RCUDA_RETURN_IF_ERROR(pair.wait_until_measured());
   begun(pair.names());
   for (const uint64_t bytes : query.sizes) {
-    // During the first copies, the planner makes and corrects its plans for this size.
+    // The median leaves out the first copy, which waits for its plan.
     constexpr int kCopies = 11;
     std::vector<double> times;
     for (int i = 0; i < kCopies; ++i) {

@@ -20,7 +20,8 @@ struct LiveQuery {
 // A row of the planner's table of methods (Planner::table).
 struct LiveMethod {
   std::string name;  // "host over shm"
-  std::string cost;  // predicted, with the best chunks; a star marks the plan; or "needs ..."
+  // Predicted, with the best chunks; a star marks the plan. Or "not measured", or "needs ...".
+  std::string cost;
   bool possible() const { return !cost.starts_with("needs "); }
 };
 
@@ -33,7 +34,7 @@ struct LiveCopy {
 };
 
 // Opens a session with each server, has the two workers connect and measure their legs, then
-// requests the plan of each size and copies that size several times. Calls `begun` with the names
+// copies each size several times and requests the plan of this size. Calls `begun` with the names
 // of the two GPUs, then `copied` after the copies of each size. Blocks for seconds.
 Status measure_copies(const LiveQuery& query, const std::function<void(const std::string&)>& begun,
                       const std::function<void(const LiveCopy&)>& copied);

@@ -21,7 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The oldest version that allows names with a leading digit; older tools refuse newer versions.
+// The oldest CDI version that allows device names with a leading digit; older tools refuse newer
+// versions.
 constexpr const char* kVersion = "0.5.0";
 constexpr const char* kKind = "rcuda/gpu";
 // The folder of all files in the container. Images do not have this folder.

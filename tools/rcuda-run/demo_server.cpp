@@ -38,7 +38,8 @@ void forget_server_settings() {
   ::dup2(log, STDERR_FILENO);
   forget_server_settings();
   setenv("RCUDA_LOG", "info", 1);
-  // The server is stopped at once after the program's end. It gets this time to end the session.
+  // The server is stopped immediately after the program's end. It gets this time to end the
+  // session.
   setenv("RCUDA_SERVER_DRAIN_TIMEOUT", "2s", 1);
   const std::string ready_text = std::to_string(ready);
   ::execl(binary.c_str(), binary.c_str(), "--config", "/dev/null", "--port", "0", "--pool", "1",
@@ -80,13 +81,16 @@ DemoServer::DemoServer(DemoServer&& other) noexcept
 Result<DemoServer> DemoServer::start(const std::string& binary) {
   DemoServer server;
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return Status::from_errno(errno, "pipe2");
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    return Status::from_errno(errno, "cannot start the demonstration's server (pipe2)");
   UniqueFd ready(ends[0]), write_end(ends[1]);
   server.log_.reset(::memfd_create("rcuda-server.log", MFD_CLOEXEC));
-  if (!server.log_) return Status::from_errno(errno, "memfd_create");
+  if (!server.log_)
+    return Status::from_errno(errno, "cannot start the demonstration's server (memfd_create)");
   const pid_t parent = ::getpid();
   server.process_ = ::fork();
-  if (server.process_ < 0) return Status::from_errno(errno, "fork");
+  if (server.process_ < 0)
+    return Status::from_errno(errno, "cannot start the demonstration's server (fork)");
   if (server.process_ == 0) become_server(binary, write_end.get(), server.log_.get(), parent);
   write_end.reset();
   server.port_ = read_line(ready.get());

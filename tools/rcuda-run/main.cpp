@@ -162,7 +162,7 @@ void set_libraries(const fs::path& client) {
   }
   setenv("LD_PRELOAD", preloads.c_str(), 1);
   // By default AddressSanitizer's runtime ends a program if another library precedes it. The client
-  // library sets this option too, by a function that a program may replace (docs/sanitizers.md).
+  // library sets the same option, by a function that a program may replace (docs/sanitizers.md).
   const std::string asan = value_of("ASAN_OPTIONS");
   setenv("ASAN_OPTIONS", ("verify_asan_link_order=0" + (asan.empty() ? "" : ":" + asan)).c_str(),
          1);

@@ -30,8 +30,8 @@ struct Look {
 
 std::vector<Look> look(const std::vector<tools::Server>& servers);
 
-// Describes the parking of a session: "parked for 5s, 20 GiB in the host's memory". Empty for a
-// session that is not parked.
+// Describes the parking of a session: "parking" while its memory moves to the host, then "parked
+// for 5s, 20 GiB in the host's memory". Empty for other sessions.
 std::string park_text(const wire::ServerStatus::Session& session);
 // Returns the lines that `rcuda-smi` prints for a server.
 std::string text_of(const Look& look);

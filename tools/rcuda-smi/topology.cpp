@@ -100,7 +100,7 @@ std::string adapter_of(const wire::GpuReport::Gpu& gpu) {
   return fmt::format("{} {}", gpu.adapter, word_of(gpu.adapter_ancestor));
 }
 
-// Returns strategy and route. rcuda-p2p shows the rest of a plan.
+// Returns the staging and the route of a plan: "host over tcp". rcuda-p2p shows the whole plan.
 std::string route_of(const std::string& plan) { return plan.substr(0, plan.find(',')); }
 
 // A measurement of copies from the first GPU of one server to that of another.

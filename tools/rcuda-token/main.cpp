@@ -11,8 +11,8 @@
 //   rcuda-token remove node1
 //
 // It edits the server's file of tokens (server/identity/token_store.h); a running server reads the
-// change. The line with the new token is the only thing on stdout. add and remove edit the client's
-// file (common/identity/token_file.h).
+// change. `create` prints only the line with the new token to stdout. add and remove edit the
+// client's file (common/identity/token_file.h).
 
 #include <algorithm>
 #include <chrono>
@@ -209,7 +209,7 @@ Status create(const Options& options) {
       const auto token,
       server::create_token(options.file, {user, fingerprint, expires, options.label, roles},
                            created));
-  // A number without a unit is in seconds, which is easily taken for days.
+  // Includes the duration: a user may mean days by a number without a unit, which is in seconds.
   const std::string end =
       expires ? server::format_time(*expires) + " (in " + time_text(*expires - created) + ")"
               : "never";
@@ -287,8 +287,8 @@ Result<std::string> client_file(const Options& options) {
   return Status(Code::kInvalidArgument, "HOME is not set: name the file with --file");
 }
 
-// Adds the lines of stdin to the client's file. Other users can see arguments, so secrets are not
-// arguments.
+// Adds the lines of stdin to the client's file. Secrets are not passed as arguments, because other
+// users can see the arguments of a command.
 Status add(const Options& options) {
   RCUDA_ASSIGN_OR_RETURN(const std::string file, client_file(options));
   if (::isatty(STDIN_FILENO)) {

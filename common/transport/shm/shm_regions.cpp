@@ -153,7 +153,7 @@ Result<void*> ShmRegions::map(uint64_t id, uint64_t bytes, void* address,
                          map_entry(entry, address).with_context(named(id) + " of the peer"));
   // Also makes the mapping for transfers now, while the descriptor is open. Later, only mremap()
   // from a size of 0 could make it, and the filter of system calls does not let workers enlarge a
-  // mapping (call_filter.h).
+  // mapping (server/sandbox/call_filter.h).
   (void)keep_for_transfers(entry);
   if (entry.transfers) drop_file(entry);
   return static_cast<void*>(data_in(entry, entry.user));

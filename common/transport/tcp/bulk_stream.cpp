@@ -264,9 +264,9 @@ void BulkStream::keep_source(const Piece& piece, Message* message) {
 }
 
 // Sends messages until none is left, the socket is full, or the next message carries more than
-// `most` bytes; with Blocking::kNo, `most` limits the first message and kDirectBytes the others.
-// The sending thread sends the remaining messages. The caller holds the lock before and after the
-// call. Callbacks may run during the call.
+// `most` bytes. With Blocking::kNo, `most` limits only the first message, and kDirectBytes limits
+// the others. The sending thread sends the remaining messages. The caller holds the lock before and
+// after the call. Callbacks may run during the call.
 void BulkStream::drive(MutexLock& lock, uint64_t most, Blocking blocking) {
   sending_ = true;
   while (runs() && (message_ || next_message(most))) {

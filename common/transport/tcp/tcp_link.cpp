@@ -34,8 +34,8 @@ constexpr std::chrono::milliseconds kHostLost = std::chrono::seconds(60);
 // As kHostLost, for a Link with Reconnecting.
 constexpr std::chrono::milliseconds kConnectionLost = std::chrono::seconds(10);
 // How long a closing Link waits until its writes in order are sent, and then until the peer also
-// closes. Otherwise the connection could discard the last bytes. Also how long the last message to
-// a silent peer may wait while another thread sends, for example a heartbeat.
+// closes. Without these waits, the connection could discard the last bytes. Also the time limit for
+// sending the farewell, or the last message to a silent peer.
 constexpr auto kLinger = std::chrono::milliseconds(300);
 
 // A whole message fits into the receiver's buffer.

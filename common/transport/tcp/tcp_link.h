@@ -34,8 +34,8 @@
 namespace rcuda::transport {
 
 // Returns the time between two checks of the peer by the receiving thread. If `peer_timeout` is
-// zero, the peer may be silent, and only its host is checked: more often with `reconnects`, because
-// the loss of a connection does not end such a Link.
+// zero, the peer may be silent, and only its host is checked. This check is more frequent with
+// `reconnects`, because the loss of a connection does not end such a Link.
 std::chrono::milliseconds silence_checks(std::chrono::milliseconds peer_timeout, bool reconnects);
 
 class TcpLink final : public LinkCore {
@@ -143,7 +143,7 @@ class TcpLink final : public LinkCore {
   CondVar receiver_ended_;
   bool receiver_over_ RCUDA_GUARDED_BY(end_mutex_) = false;
   std::atomic<bool> closing_{false};
-  // Declared last: their threads use the members above.
+  // Declared after the members above, which the threads of sender_ and bulk_ use.
   TcpSender sender_;
   TcpBulk bulk_;
 

@@ -3,8 +3,8 @@
 // rdma_cm opens each device once per process, so all Links over it share one queue of asynchronous
 // events. Each Link's progress thread sleeps on the descriptor of this queue. The thread that reads
 // an event delivers it to every affected Link. A port that goes down does not end a Link, because
-// queue pairs survive a short interruption. The event is logged once per process, and becomes the
-// reason if the queue pairs fail.
+// queue pairs survive a short interruption: the event is only logged, once in the process. If the
+// queue pairs fail while the port is down, the port is the reason (loss.h).
 //
 // take() calls the notes of the Attachments on the calling thread, and holds a lock that
 // Attachment::begin() and end() also take. So a note must only record the event, and call no

@@ -59,7 +59,8 @@ class BulkEngine {
 
   // The address of bytes in the peer's region, for a caller that posts the write itself. The caller
   // must not let retire_remote() run before the write is confirmed. kNotFound if the region has
-  // been withdrawn, kUnavailable if it has not been announced yet.
+  // been withdrawn, kUnavailable if it has not been announced yet, kInvalidArgument if the bytes
+  // are outside of it.
   Result<PutQueue::Target> place_of(RegionId region, uint64_t offset, uint64_t bytes);
 
   // Returns true if the transfer waits for the region's announcement; expire() then has a new

@@ -1,4 +1,4 @@
-// Finds and loads the verbs plug-in, once per process, when a verbs Link is first requested.
+// Finds and loads the verbs plug-in, once per process, when verbs is first considered for a Link.
 #include <atomic>
 #include <cstdlib>
 #include <cstring>

@@ -13,9 +13,9 @@ Status usable_by_plugin(int control_socket);
 // that this process may lock. With such a limit, allocations of page-locked memory that work over
 // TCP could fail over verbs.
 Status fit_host();
-// Makes a Link with the plug-in librcuda-verbs.so. The first call loads it: from RCUDA_PLUGIN_DIR
-// if that is set, otherwise from rcuda/ next to the calling library, or from the lib folder of the
-// calling program's tree. kUnsupported with the reason if it is missing.
+// Makes a Link with the plug-in librcuda-verbs.so. The first call that needs the plug-in loads it:
+// from RCUDA_PLUGIN_DIR if that is set, otherwise from rcuda/ next to the calling library, or from
+// the lib folder of the calling program's tree. kUnsupported with the reason if it is missing.
 Result<std::unique_ptr<Link>> make_by_plugin(Bootstrap bootstrap, const LinkOptions& options);
 
 inline constexpr MediumTraits kTraits{.name = "verbs",

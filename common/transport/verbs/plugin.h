@@ -1,6 +1,6 @@
-// The interface between librcuda and its verbs plug-in. The plug-in comes from the same build and
-// is loaded with dlopen when a verbs Link is first requested, so that nothing links against
-// rdma-core.
+// The interface between librcuda, or a worker, and the verbs plug-in. The plug-in comes from the
+// same build and is loaded with dlopen when verbs is first considered for a Link, so that nothing
+// links against rdma-core.
 #pragma once
 
 #include <cstdint>

@@ -82,6 +82,7 @@ class VerbsLink final : public LinkCore {
   static constexpr size_t kMaxQueues = 16, kUsualQueues = 4;
   static constexpr uint32_t kReceives = 16;
   // How long a closing Link waits for its last puts to arrive and for posted transfers to complete.
+  // Also limits loop_back() if peer_timeout_ is zero.
   static constexpr std::chrono::seconds kLastPuts{2};
 
   enum Immediate : uint32_t { kFlush = 0, kArm = 1, kAck = 2, kWake = 3 };

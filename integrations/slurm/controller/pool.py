@@ -7,7 +7,7 @@ The file (/etc/rcuda/slurm-pool) has one line for each type:
     h100    80G     gpu1:0-7 gpu2@9000:0-3,6
     part    20G     shares=4 gpu3:0-7
 
-A type is the licence rcuda_TYPE. shares=4: up to four jobs at a time on each device.
+Slurm counts the devices of a type as the licence rcuda_TYPE. shares=4: up to four jobs at a time on each device.
 """
 
 import re
@@ -142,8 +142,8 @@ def choose(one, count, used, avoided):
 
 def usable(one, jobs, away):
     """Returns the number of licences of a type that jobs have or can get now. `jobs`: {name: entry}, as State has them.
-    `away`: servers whose devices no job can get now; of these devices, only devices that a job has count. A device whose
-    release a server has not confirmed does not count."""
+    `away`: servers whose devices no job can get now; on these servers, only the devices that jobs have are counted.
+    Devices whose release a server has not confirmed are not counted."""
     count = one.shares * sum(len(devices) for server, devices in one.servers.items() if server not in away)
     for name, entry in jobs.items():
         if entry.type != one.name:

@@ -1,10 +1,10 @@
 """The devices that jobs have: files of the controller, changed under one lock.
 
-    jobs      4711 h100 1a2b3c4d gpu1:0-3,6 gpu2:0      one line for each: type, lease, servers with their devices
-    avoided   gpu2 1790000000.0 why                     servers that did not grant a lease lately
+    jobs      4711 h100 1a2b3c4d gpu1:0-3,6 gpu2:0    for each job: type, lease, servers with their devices
+    avoided   gpu2 1790000000.0 why                   servers that failed, refused a lease or are drained: time, reason
 
 No job can get devices that are recorded as JOB/LEASE: the job JOB has ended or has other devices, and a server has not
-confirmed that the lease has ended. An avoided server is queried again after AVOIDED_SECONDS.
+confirmed that the lease has ended. Jobs can get devices of an avoided server again after AVOIDED_SECONDS.
 
 A line is parsed only when its content is needed, so that ten thousand jobs cost little (docs/slurm.md has the figures).
 """

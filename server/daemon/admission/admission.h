@@ -11,8 +11,8 @@
 // holds back no other applicant.
 //
 // A client that does not want to wait is also put into the queue, but only for a moment
-// (Connection): the session of a program that has just exited may still hold its places in the
-// budgets. Such a client holds back no other applicant.
+// (Connection::kNoticesExit): the session of a program that has just exited may still hold its
+// places in the budgets. Such a client holds back no other applicant.
 //
 // An admitted client has a Permit. The Permit names what the client's session may use, and holds
 // the session's places in the budgets. The WorkerPool keeps it until the session's worker has

@@ -9,7 +9,8 @@
 // Times are of the wall clock, because leases outlive the daemon (lease_file.h). Leases does not
 // know the sessions: callers pass them to it. Threads: the daemon's only thread. Blocking: none.
 // Errors name the lease or the devices and the remedy; none contains a secret. Only errors of
-// take() name other users, and only operators see these errors.
+// take() and unlock() name other users: only operators see the errors of take(), and unlock() names
+// only the user of the lease in question.
 #pragma once
 
 #include <chrono>

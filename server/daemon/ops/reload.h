@@ -9,8 +9,9 @@
 // Sessions and their workers go on as before: with the limits that they were granted, and with the
 // log level of their start. Idle workers are replaced if the log level changes.
 //
-// Threads: the daemon's only thread. Blocking: run(), for files and the user database. Errors:
-// kInvalidArgument with the file and line for an unusable setting; otherwise the system's.
+// Threads: the daemon's only thread. Blocking: run(), for files, the user database and, if the
+// server's binary was replaced, check_successor(). Errors: kInvalidArgument with the file and line
+// for an unusable setting; otherwise the system's.
 #pragma once
 
 #include <functional>

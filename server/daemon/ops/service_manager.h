@@ -6,9 +6,9 @@
 // of life.
 //
 // Threads: the daemon's only thread. The constructor changes the environment, so it runs before
-// other threads start. Blocking: nothing. A message that does not fit is dropped, except READY=1,
-// which is sent again later: without READY=1, systemd would regard the server as starting or
-// reloading. Errors: none.
+// other threads start. Blocking: nothing. While the socket has no room, messages are dropped,
+// except READY=1, which is sent again later: without READY=1, systemd would regard the server as
+// starting or reloading. Errors: none.
 #pragma once
 
 #include <algorithm>

@@ -7,11 +7,11 @@
 // that came within a second (the start of two workers takes about as long), and shrinks again when
 // fewer clients have come for a while.
 //
-// The start of a worker holds the driver's locks for much of half a second. Meanwhile allocations,
-// frees, copies, sorts and loads of modules of running programs take up to twice as long, and
-// programs do most of this in their first moments. So a worker that was taken is replaced when its
-// session is over or no longer young, and the pool grows when no session is young. A client that
-// waits still gets its worker immediately (WorkerPool::refill()).
+// The start of a worker takes half a second, and holds the driver's locks for much of this time.
+// Meanwhile allocations, frees, copies, sorts and loads of modules of running programs take up to
+// twice as long, and programs do most of this in their first moments. So a worker that was taken is
+// replaced when its session is over or no longer young, and the pool grows when no session is
+// young. A worker for a client that waits still starts immediately (WorkerPool::refill()).
 //
 // Threads: the daemon's. Nothing blocks. Errors: none.
 #pragma once

@@ -1,4 +1,4 @@
-// RoomPolicy: chooses the sessions that are parked when another session needs room on its GPUs
+// Chooses the sessions that are parked when another session needs room on its GPUs
 // (docs/parking.md#oversubscription).
 //
 // Sessions of the lowest priority come first, and among these the session that has been idle

@@ -344,10 +344,10 @@ std::set<uint32_t> WorkerPool::moving_devices() const {
   return devices;
 }
 
-// Writes into each WorkPage how many bytes of its devices other sessions are about to take, because
-// they wake, were granted room, or wait for a worker that starts. An allocation that would not
-// leave these bytes free has to wait (MemoryMeter::give_way()). The bytes are written before the
-// daemon looks for room, and stay until the move, the allocation or the start is over.
+// Writes into the WorkPage of each session how many bytes of the session's devices others are about
+// to take: sessions that wake or were granted room, and a worker that starts. An allocation that
+// would not leave these bytes free has to wait (MemoryMeter::give_way()). The bytes are written
+// before the daemon looks for room, and stay until the move, the allocation or the start is over.
 void WorkerPool::keep_room() {
   const auto keeps = [](const Worker& worker) {
     const Park& park = worker.park;

@@ -1,8 +1,8 @@
 // CommandScheduler: decides when a command is carried out:
 //
 //   now        the usual case
-//   held back  may_start() is false: the command and all commands after it wait before the
-//              executor, for one of two reasons:
+//   held back  may_start() is false: the command and all commands after it wait before they reach
+//              the executor. The usual reasons:
 //              - A copy waits because earlier copies have exceeded a bandwidth limit (CopyPace).
 //              - A stream is held for a peer worker, and the driver may wait for the device in the
 //                command (allocations; loading code, also at the first launch of a kernel; ...).
@@ -15,9 +15,9 @@
 // While a stream is held, commands that only queue work may run, but only a bounded number of them.
 // Their work may have to wait for the held stream, and fills the queues of the device, which are
 // finite and shared by its streams. If all queues were full, the engine could not queue the copy
-// that ends the hold. So a copy that would hold a stream is also held back while too many streams
-// have work. It is also held back until the connection to the peer is made, because making the
-// connection needs driver calls that wait for the device.
+// that ends the hold. So these commands, and copies that would hold a stream, are held back while
+// too many streams have work. Such a copy is also held back until the connection to the peer is
+// made or has failed, because making the connection needs driver calls that wait for the device.
 // No two workers wait for each other: a command waits here only for copies whose two halves the
 // client sent before it (client/copy/peer.cpp; the proof is in p2p/api/pause.h).
 //

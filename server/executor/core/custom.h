@@ -2,9 +2,9 @@
 // handlers/, by family; the generated api/server_commands.h declares them.
 //
 // Each handler gets the services of its family (services.h) and a command. The command's header is
-// valid, and its context is current. Exception: a command that carries a completion word runs even
-// if its context is invalid; then no context is current. The body is untrusted input from the
-// client. The bytes after it are read with BodyReader, which bounds every read.
+// valid, and its context is current. Exception: PeerSignal, and commands that carry a completion
+// word, run even if their context is invalid; then no context is current. The body is untrusted
+// input from the client. The bytes after it are read with BodyReader, which bounds every read.
 // A command that carries a completion word always signals it, with the error if there is one,
 // because a thread of the client waits for it. The session's error word gets such an error only in
 // three cases: the error is sticky, the completion word is that of a staging slot that the copy

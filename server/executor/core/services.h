@@ -1,6 +1,6 @@
-// Services: the components that the handlers of a family may use. A family is a file of api/table;
-// a custom command names its `family`. Each handler gets the services of its family as its first
-// argument, and uses nothing else of the session.
+// Services: the components that the handlers of a family may use. The family of a driver function
+// is its file of api/table; a custom command names its `family`. Each handler gets the services of
+// its family as its first argument, and uses nothing else of the session.
 //
 // All references are valid as long as the session. Executor thread only.
 #pragma once

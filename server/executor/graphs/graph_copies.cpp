@@ -232,7 +232,8 @@ CUresult GraphCopies::Dressing::dress(CUgraph graph, CUgraphNode node, bool in_b
   return after ? add_host_node(graph, node, *steps, true) : CUDA_SUCCESS;
 }
 
-// CUDA allows no host nodes in bodies, so the work is done around the launch.
+// CUDA allows no host nodes in the body of a conditional node, so the work is done around the
+// launch.
 CUresult GraphCopies::Dressing::dress_in_body(const CUDA_MEMCPY3D& copy,
                                               std::shared_ptr<Steps> steps) {
   // A driver refuses pageable memory in bodies.

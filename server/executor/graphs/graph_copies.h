@@ -114,8 +114,8 @@ class GraphCopies {
   void count(const std::vector<CUgraphNode>& nodes, size_t first, Executable* executable) const;
   uint64_t clients_bytes(const CUDA_MEMCPY3D& copy) const;
   std::shared_ptr<Steps> plan(CUgraphNode node, const CUDA_MEMCPY3D& copy);
-  // Appends the copy nodes of the graph, of its child graphs and of bodies, in the order in which
-  // the nodes were added.
+  // Appends the copy nodes of the graph, of its child graphs and of the bodies of its conditional
+  // nodes, in the order in which the nodes were added.
   void list_copies(CUgraph graph, std::vector<CUgraphNode>* nodes) const;
   template <typename Matches>
   Steps* find(CUgraphExec executable, Matches matches) const;

@@ -172,7 +172,8 @@ std::vector<CUgraph> GraphKeeper::bodies_of(CUgraphNode node) const {
   return is_conditional ? found->second : std::vector<CUgraph>();
 }
 
-// Searches only the graphs that the client knows, because it names no nodes of other graphs.
+// Searches only the graphs that the client knows, because the client names no nodes of other
+// graphs.
 CUgraph GraphKeeper::graph_of(CUgraphNode node) {
   CUgraph graph = nullptr;
   objects_.of(wire::Kind::kGraph).for_each([&](wire::ObjectId, const Object& object) {

@@ -54,8 +54,8 @@ class GraphKeeper {
   CUresult release_number(CUgraph graph, uint64_t number);
 
   // The nodes, child graphs and bodies, at all levels, that are destroyed with a graph or a node.
-  // names_in() must be called before the destruction. Afterwards forget() frees the ids, unless the
-  // driver refused.
+  // Call names_in() before the destruction. If the driver accepts the destruction, call forget(),
+  // which frees the ids.
   struct Names {
     std::vector<CUgraphNode> nodes;
     std::vector<CUgraph> children;

@@ -19,7 +19,6 @@ CUresult keep_all(DeviceResources& resources, CUdevResource* all, unsigned count
   return CUDA_SUCCESS;
 }
 
-// The number of multiprocessors of a green context.
 CUresult multiprocessors_of(const api::DriverTable& driver, CUgreenCtx green, unsigned* count) {
   CUdevResource resource{};
   const CUresult result =

@@ -135,7 +135,6 @@ CUresult read_step(NcclServices& services, BodyReader& in, NcclStep* step, bool*
   return CUDA_SUCCESS;
 }
 
-// Reads the calls of a command into *steps.
 HandlerResult read_steps(NcclServices& services, std::span<const std::byte> bytes, uint32_t count,
                          std::vector<NcclStep>* steps) {
   if (count > bytes.size() / sizeof(nccl::Call)) return kMalformed;

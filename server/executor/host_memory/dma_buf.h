@@ -12,8 +12,9 @@
 
 namespace rcuda::server {
 
-// kUnsupported if the driver, the kernel or this kind of memory has no dma-buf (always on softgpu).
-// Call it on any thread, with the memory's context current. Blocks as the driver does.
+// Exports the pages of the memory. kUnsupported if the driver, the kernel or this kind of memory
+// does not support dma-buf (always on softgpu). Call it on any thread, with the memory's context
+// current. Blocks as the driver does.
 Result<p2p::DmaBuf> export_dma_buf(const api::DriverTable& driver, CUdeviceptr address,
                                    size_t bytes);
 

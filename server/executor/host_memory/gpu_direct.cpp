@@ -17,7 +17,7 @@
 namespace rcuda::server {
 namespace {
 
-// Below this size, copying through staging costs less than the driver queries about the memory.
+// Below this size, copying through the shadow costs less than the driver queries about the memory.
 constexpr uint64_t kLeastBytes = 4096;
 // Allocations are registered in parts of this size and alignment: large enough to serve many
 // copies, small enough to register while a copy waits.

@@ -5,9 +5,10 @@
 // memory are kept by range. Each use first compares the buffer id of the registration with the id
 // that the driver reports for the address: another id means that the memory was freed and allocated
 // again. sweep() drops registrations of freed memory.
-// Memory of pools, memory that the program has mapped, and managed memory go through staging.
-// Transfers (transfers.h) moves the bytes.
-// Executor thread only. Blocking: prove(), for milliseconds, before the session begins.
+// Memory of pools, memory that the program has mapped, and managed memory are copied through the
+// shadow of the client memory (host_memory.h). Transfers (transfers.h) moves the bytes.
+// Executor thread only. Blocking: prove(), for milliseconds, before the session begins;
+// find_registered(), while it registers memory.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +49,7 @@ class GpuDirect {
       : driver_(driver), link_(link), movable_(movable) {}
   ~GpuDirect();
 
-  // Probes each device.
+  // Probes each device. Does nothing if the Link has no adapter.
   void prove(const std::vector<SessionDevice>& devices);
 
   // Whether prove() has found at least one device whose memory the adapter reaches.

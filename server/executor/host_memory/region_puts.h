@@ -75,7 +75,7 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
 
   // Sends the bytes now. Returns false if they must be written with an acknowledgement.
   bool put(transport::RegionId region, uint64_t offset, transport::Bytes bytes);
-  // Whether put_when_reached() can send a copy of `bytes` bytes now.
+  // Whether the size of a copy allows put_when_reached() to send it now.
   bool takes(uint64_t bytes) const;
   // Puts the bytes when the stream has reached this point. Their memory must stay until they are
   // sent. Returns false and queues nothing if the bytes must be sent in another way. Example: the

@@ -36,7 +36,8 @@ class ImageStore {
       : cache_(cache), most_unused_(most_unused) {}
 
   // `present`: whether the session has the image. If not, chunks of it are accepted from now on.
-  // CUDA_ERROR_OUT_OF_MEMORY if the session has too many images that were not loaded.
+  // CUDA_ERROR_OUT_OF_MEMORY beyond kMaxUnloadedBytes, or if the host has no memory.
+  // CUDA_ERROR_INVALID_IMAGE if the image is empty or larger than kMaxImageBytes.
   CUresult query(const Sha256& hash, uint64_t bytes, bool* present);
   // CUDA_ERROR_INVALID_IMAGE if the image was not queried before, or its size or hash is wrong. A
   // repeated chunk is ignored.

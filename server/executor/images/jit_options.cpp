@@ -6,7 +6,6 @@
 namespace rcuda::server {
 namespace {
 
-// Whether the option's value is a number.
 bool carries_number(CUjit_option option) {
   switch (option) {
     case CU_JIT_MAX_REGISTERS:

@@ -22,8 +22,8 @@ class JitOptions {
   JitOptions(const JitOptions&) = delete;
   JitOptions& operator=(const JitOptions&) = delete;
 
-  // Ignores options whose value is a pointer, because the pointer is an address of the client. The
-  // value of CU_JIT_WALL_TIME is an output: the driver writes it.
+  // Ignores unknown options, and options whose value is a pointer, because the pointer is an
+  // address of the client. The value of CU_JIT_WALL_TIME is an output: the driver writes it.
   void add(CUjit_option option, uint64_t value);
   unsigned count() const { return static_cast<unsigned>(names_.size()); }
   CUjit_option* names() { return names_.data(); }

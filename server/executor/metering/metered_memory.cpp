@@ -15,7 +15,6 @@ constexpr uint64_t kLargestPitchUnit = 512;
 // planar formats.
 constexpr uint64_t kLargestElement = 16;
 
-// The bytes of one level of a mipmapped array.
 uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR& array, unsigned level) {
   // The memory of these arrays is mapped later.
   if (array.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) return 0;

@@ -33,7 +33,7 @@ class BlockDigests {
   static std::unique_ptr<BlockDigests> make(const api::DriverTable& driver, DigestMemory& memory,
                                             ContextState& context, uint64_t address,
                                             uint64_t bytes);
-  // Call it only when no work uses the object, except work in the context's fetch stream.
+  // No work may use the object any more, except work in the context's fetch stream.
   ~BlockDigests();
   BlockDigests(const BlockDigests&) = delete;
   BlockDigests& operator=(const BlockDigests&) = delete;

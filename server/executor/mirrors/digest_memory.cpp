@@ -6,8 +6,9 @@ namespace rcuda::server {
 namespace {
 
 constexpr uint64_t kPageBytes = 4096;
-// The largest piece that is kept. It has the digests of up to 3.8 MB of mirrored memory. More
-// mirrored memory takes so long to allocate that the time to allocate its digests does not matter.
+// The largest piece that is kept. It has the digests of 963 blocks (3.8 MiB) of mirrored memory.
+// More mirrored memory takes so long to allocate that the time to allocate its digests does not
+// matter.
 constexpr uint64_t kMostKeptBytes = 4 * kPageBytes;
 constexpr size_t kMostKept = 16;  // pieces
 

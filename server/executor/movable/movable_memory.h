@@ -61,8 +61,9 @@ class MovableMemory {
 
   // Whether the address lies in memory that cuMemAlloc made movable; true also after its export.
   bool is_allocation(CUdeviceptr address) const;
-  // Exports memory of is_allocation() under a name, which ends with the memory. From now on the
-  // memory stays on its device. Another call for the same memory returns the same name.
+  // Exports memory for which is_allocation() is true, and returns its name, which ends with the
+  // memory. From now on the memory stays on its device. Another call for the same memory returns
+  // the same name.
   Result<wire::ExportedName> export_allocation(CUdeviceptr address, ExportOrigin origin);
   // Whether the name belongs to memory that this session has exported.
   bool has_exported(const wire::ExportedName& name) const;

@@ -41,7 +41,7 @@ struct NcclCommunicator {
   uint32_t splits = 0, growths = 0;  // number of calls so far; executor thread
   // The worker of another rank has died, or the worker of a new rank during ncclCommGrow.
   std::atomic<bool> is_lost{false};
-  // end_wait() has revoked the communicator. NCCL refuses to revoke it twice, so the program's own
+  // end_wait() has revoked the communicator. NCCL refuses to revoke it twice, so the program's next
   // ncclCommRevoke does nothing.
   std::atomic<bool> is_revoked{false};
   std::atomic<bool> is_suspended{false};  // ncclCommSuspend, by the program or for a park

@@ -5,7 +5,8 @@
 // compiled, and NCCL fills them in. The worker does not know these sizes: it gives NCCL memory with
 // a pattern, and takes the bytes up to the last byte that NCCL has written (FilledStruct).
 //
-// Threads: those of NcclCallers. Blocking: create_device() and destroy_device(), as NCCL's calls.
+// Threads: answer_of_library() on those of NcclCallers, everything else on any thread. Blocking:
+// answer_of_library(), as NCCL's functions.
 #pragma once
 
 #include <array>

@@ -34,7 +34,9 @@ Result<NcclLibrary> open_library(const std::string& choice) {
   const nccl::Functions& functions = loaded.functions;
   if (!functions.ncclGetVersion || functions.ncclGetVersion(&loaded.version) != nccl::kSuccess ||
       !functions.ncclCommInitRankConfig || !functions.ncclCommFinalize) {
-    return Status(Code::kUnsupported, loaded.path + " is not an NCCL of version 2.14 or later");
+    return Status(Code::kUnsupported, loaded.path +
+                                          " is not an NCCL of version 2.14 or later: install a "
+                                          "newer NCCL, or set `nccl` in the server's server.toml");
   }
   RCUDA_INFO("NCCL %d loaded from %s", loaded.version, loaded.path.c_str());
   return loaded;

@@ -43,10 +43,10 @@ Environments& environments() {
 }
 
 // Adds variables to the environment. Called before the library is loaded, because NCCL reads the
-// values at its first use. A variable that the server's environment has keeps its value. Other
-// threads may read the environment meanwhile, so this function replaces the whole array: setenv()
-// would move it while they read. `only_sockets`: NCCL must use only its sockets between hosts,
-// because it encrypts nothing else.
+// values at its first use. A variable that the server's environment has keeps its value. Exception:
+// with `only_sockets`, the values of kOnlySockets replace others, because NCCL encrypts only its
+// sockets between hosts. Other threads may read the environment meanwhile, so this function
+// replaces the whole array: setenv() would move it while they read.
 void set_environment(const std::vector<std::string>& variables, const std::string& host_id,
                      bool only_sockets) {
   // Without kOnlySockets, NCCL may also use RDMA, NVLink between hosts, and networks of plug-ins.
@@ -251,8 +251,9 @@ std::shared_ptr<NcclCommunicator> Nccl::create(const NcclStep& step, bool blocki
   }
   communicators_.emplace(id, made);
   if (made->tag != 0) settings_.note_rank(made->tag, true);
-  // A rank of the parent may die before it calls ncclCommGrow. It then has only the parent's tag.
-  // If this new rank dies, all ranks of the parent count the parent as lost.
+  // A rank of the parent that dies before it calls ncclCommGrow has only the parent's tag. So the
+  // new rank also joins under the parent's tag. If the new rank dies, all ranks of the parent count
+  // the parent as lost.
   if (step.call.verb == nccl::Verb::kGrow && !step.communicator) {
     made->parent_tag = step.call.target;
     if (made->parent_tag != 0) settings_.note_rank(made->parent_tag, true);

@@ -94,8 +94,8 @@ class Nccl {
   // Whether suspend() has suspended a communicator, and resume() has not been called since.
   bool is_suspended() const { return !suspended_.empty(); }
 
-  // Keeps the first calls of a batch that is too large for one command. Returns false if the
-  // session has too many of them.
+  // Keeps the first calls of a batch that is too large for one command. `bytes`: the size of these
+  // calls in the command. Returns false if the kept calls would have more than 8 MiB.
   bool keep_part(uint64_t batch, std::vector<NcclStep> steps, size_t bytes);
   std::vector<NcclStep> take_parts(uint64_t batch);
 

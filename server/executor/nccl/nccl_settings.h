@@ -1,4 +1,4 @@
-// NcclSettings: a worker's settings for NCCL. Plain values.
+// NcclSettings: a worker's settings and callbacks for NCCL.
 #pragma once
 
 #include <cstdint>

@@ -26,8 +26,8 @@ struct Object {
   wire::ObjectId owner = 0;
   wire::ObjectId launched_in = 0;  // functions, kernels: the context it was last launched in
   uint64_t key = 0;                // streams: SessionStream::key
-  uint64_t last_use = 0;           // streams: the number of the latest use,
-  uint64_t done_use = 0;           // and of the latest use whose work is known to be done
+  uint64_t last_use = 0;           // streams: the number of the latest use
+  uint64_t done_use = 0;           // streams: that of the latest use whose work is known to be done
 };
 
 class ObjectTable {

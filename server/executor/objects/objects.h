@@ -23,9 +23,8 @@
 
 namespace rcuda::server {
 
-struct Departed;  // idle.h: the work of a destroyed stream
+struct Departed;  // streams/idle.h: the work of a destroyed stream
 
-// The UUID of a device.
 inline CUresult read_uuid(const api::DriverTable& driver, CUdevice device,
                           std::span<uint8_t, sizeof(CUuuid)> bytes) {
   return driver.cuDeviceGetUuid_v2(reinterpret_cast<CUuuid*>(bytes.data()), device);

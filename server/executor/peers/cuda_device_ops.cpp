@@ -181,7 +181,6 @@ Status CudaDeviceOps::issue(const CopyBox& box, CUstream stream) {
   return {};
 }
 
-// Takes an event from the pool, or makes one.
 Status CudaDeviceOps::take_event(std::vector<CUevent>& pool, CUevent* event) {
   if (pool.empty()) {
     return status_of(driver_.cuEventCreate(event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
@@ -257,7 +256,6 @@ void CudaDeviceOps::forget_context(CUcontext context) {
   if (last_held_.context == reinterpret_cast<uint64_t>(context)) last_hold_ = 0;
 }
 
-// Records an event after the stream's present work.
 Status CudaDeviceOps::record_event(CUstream stream, PendingPlace* pending) {
   RCUDA_RETURN_IF_ERROR(take_event(spare_[pending->context].events, &pending->event));
   return status_of(driver_.cuEventRecord(pending->event, stream), "cuEventRecord");

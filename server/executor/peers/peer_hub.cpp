@@ -30,7 +30,7 @@ namespace {
 // stops a flood of connections.
 constexpr size_t kMostCallers = 1024;
 
-// The most other workers that a session has.
+// The most other workers that a program has.
 constexpr size_t kMostPeers = wire::kMostServers - 1;
 
 // The most connections in progress, together with failed connections that began within the last
@@ -160,7 +160,7 @@ void PeerHub::connect(Attempt& attempt) {
     if (!link) failed_.push_back(attempt.begin);
     if (!link && introduction.connects && !attempt.welcomed && !attempt.given_up) {
       log_lost(introduction, link.status());
-      // The client chose the address. So unless a worker of its session has answered, the client
+      // The client chose the address. So unless a worker of the program has answered, the client
       // gets its answer at the deadline, and learns nothing about other hosts and ports.
       changed_.wait_until(lock, deadline_of(attempt),
                           [&]() RCUDA_REQUIRES(mutex_) { return attempt.given_up; });

@@ -1,5 +1,5 @@
-// PeerHub: a worker's connections to the other workers of its session. Owns the peer-to-peer engine
-// and makes its Links.
+// PeerHub: a worker's connections to the program's other workers. Owns the peer-to-peer engine and
+// makes its Links.
 //
 // The client introduces two workers to each other (introduce()). One of them connects to the
 // other's server, whose daemon passes the socket to the other worker (accept_caller()). With this
@@ -8,10 +8,10 @@
 // If a connection cannot be made, its copies end with an error, and `report` gets a line for the
 // user.
 // A client could name any address, and probe other hosts in this way. So introductions are bounded:
-// a worker has one address for the whole session, a session has at most wire::kMostServers workers,
-// and the number of connections in progress and of recent failures has a limit. If no worker of the
-// session welcomes this worker, the client always gets the same answer, and only at the end of the
-// handshake's timeout. The log has the reason.
+// another worker has one address for the whole session, a program has at most wire::kMostServers
+// workers, and the number of connections in progress and of recent failures has a limit. If no
+// worker of the program welcomes this worker, the client always gets the same answer, and only at
+// the end of the handshake's timeout. The log has the reason.
 // The first introduction creates the engine. shut() ends the engine, before the primary contexts in
 // which it copies are destroyed. The next introduction creates another engine.
 //
@@ -71,7 +71,7 @@ class PeerHub {
   struct Introduction {
     p2p::PeerId link = 0;
     uint32_t worker = 0;   // the client's number of the other worker
-    uint32_t workers = 2;  // the number of workers in the session
+    uint32_t workers = 2;  // the number of the program's workers
     p2p::SessionToken token{};
     bool connects = false;
     bool encrypted = false;     // over a network, with a key derived from the token
@@ -84,7 +84,7 @@ class PeerHub {
   // does not know the address.
   static std::string other_server(const Introduction& introduction);
   // `devices`: in the client's order. Returns kProtocol if the introduction has values that no
-  // correct client sends, kInvalidArgument if the link is already known or the session has too many
+  // correct client sends, kInvalidArgument if the link is already known or the program has too many
   // workers, and kUnavailable if too many connections are in progress or have just failed.
   Status introduce(const Introduction& introduction, std::vector<CudaDeviceOps::Device> devices);
   // Whether to log and report this failed introduction. True for the first few; counts the call.
@@ -151,7 +151,7 @@ class PeerHub {
   struct Attempt {
     Introduction introduction;
     Clock::time_point begin;
-    bool welcomed = false;  // by a worker of the session; used by `thread` only
+    bool welcomed = false;  // by a worker of the program; used by `thread` only
     bool given_up = false;  // guarded by mutex_, like `socket`
     // A duplicate of the thread's socket. shut() shuts the connection down through it, so the
     // thread stops waiting for the other worker.

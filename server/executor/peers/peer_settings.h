@@ -1,5 +1,5 @@
-// PeerSettings: a session's settings for connections to its other workers. Made once, from the
-// server's settings and the client's Hello, and passed on unchanged.
+// PeerSettings: a session's settings for connections to the program's other workers. Made once,
+// from the server's settings and the client's Hello, and passed on unchanged.
 #pragma once
 
 #include <array>

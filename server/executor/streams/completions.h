@@ -82,8 +82,8 @@ class Completions {
   void forget_event(CUevent event);
 
   // Signals the watches with `waits` whose record is reached. Called between the commands of a
-  // burst, so it queries only a few events and leaves the sending to a thread of the Link that is
-  // awake.
+  // burst, so it queries only a few events, and leaves the sending to a thread of the Link if one
+  // is awake.
   void poll_watches();
   // Runs the actions of complete events. Returns whether there were any.
   bool poll();

@@ -1,6 +1,6 @@
 // The addresses of a load, store or atomic: computed, checked and translated for all lanes at once.
 //
-// Shared, local, constant and parameter addresses are checked against their window, global
+// Shared, local and parameter addresses are checked against their window, global and constant
 // addresses against the device's map (memory.h). An illegal or misaligned access of an active lane
 // is recorded as the grid's fault, with thread and address. Inactive lanes are not checked. Runs on
 // the block's worker; nothing blocks.

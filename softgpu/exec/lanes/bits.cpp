@@ -203,7 +203,8 @@ struct Prmt {
     return result;
   }
 };
-// Finds the n-th set bit of a, from `base` upwards (n > 0), downwards (n < 0) or at it (n = 0).
+// Finds the n-th set bit of a, from `base` upwards (n > 0) or downwards (n < 0). n = 0 tests the
+// bit at `base`.
 struct Fns {
   template <class D>
   SOFTGPU_INLINE static D apply(uint32_t a, uint32_t base, int32_t n) {
@@ -222,7 +223,7 @@ void lop3(Lanes& x, const Instr& i) {
   const uint32_t* a = x.at<uint32_t>(i.a);
   const uint32_t* b = x.at<uint32_t>(i.b);
   const uint32_t* c = x.at<uint32_t>(i.c);
-  uint32_t table[8];  // a word of copies of each bit of the truth table
+  uint32_t table[8];  // each bit of the truth table, copied to all bits of a word
   for (uint32_t k = 0; k < 8; ++k) table[k] = (i.imm >> k & 1) != 0 ? ~0u : 0;
   store_lanes(x.at<uint32_t>(i.d), x.mask, [=](uint32_t l) SOFTGPU_LAMBDA {
     const uint32_t va = a[l], vb = b[l], vc = c[l];

@@ -118,8 +118,7 @@ void setp_general(Lanes& x, const Instr& i) {
   x.set_predicate(i.d2, second);
 }
 
-// set gives all ones for an integer destination, 1.0 for a floating-point one. i.count is 2 for
-// packed halves: the two results are computed from the halves of each register.
+// set gives all ones for an integer destination, 1.0 for a floating-point one.
 template <class D, D kTrue>
 void set(Lanes& x, const Instr& i) {
   uint32_t bits = evaluate(x, i);

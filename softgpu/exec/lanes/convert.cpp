@@ -97,7 +97,7 @@ SOFTGPU_INLINE uint64_t narrow_nan(double v, SmallFormat format) {
          uint64_t{1} << (format.mantissa_bits - 1);
 }
 
-// The bits of a finite or infinite value in the destination's format.
+// The bits of `v`, rounded to the destination's format.
 SOFTGPU_INLINE uint64_t write_float(double v, const Conversion& how) {
   uint64_t bits = 0;
   switch (how.to) {
@@ -245,7 +245,7 @@ void bf16_to_f32(Lanes& x, const Instr& i) {
   store_lanes(x.at<uint32_t>(i.d), x.mask,
               [=](uint32_t l) SOFTGPU_LAMBDA { return static_cast<uint32_t>(a[l]) << 16; });
 }
-// Truncation of f32 to s32 and u32: clamped, NaN gives 0.
+// f32 to s32, truncated and clamped; NaN gives 0.
 void f32_to_s32(Lanes& x, const Instr& i) {
   const float* a = x.at<float>(i.a);
   store_lanes(x.at<int32_t>(i.d), x.mask, [=](uint32_t l) SOFTGPU_LAMBDA {
@@ -448,7 +448,8 @@ void tf32(Lanes& x, const Instr& i) {
   });
 }
 
-// cvt.pack.sat: a and b saturated and packed; for bytes, the low half of c becomes the upper half.
+// cvt.pack.sat: a and b saturated and packed; for bytes, the low half of c becomes the upper half
+// of d.
 void pack_saturated(Lanes& x, const Instr& i) {
   const Conversion how = conversion_of(i);
   const IntegerShape to = shape_of(how.to);

@@ -74,7 +74,7 @@ struct MinMax3 {
     return min_max<kMax, kNan, T>(min_max<kMax, kNan, T>(a, b), c);
   }
 };
-// A NaN keeps its sign.
+// Abs and Neg leave a NaN unchanged.
 struct Abs {
   template <class T>
   SOFTGPU_INLINE static T apply(T a) {

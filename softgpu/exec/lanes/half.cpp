@@ -1,5 +1,6 @@
-// f16, bf16 and their packed pairs. Operands are widened to f64, where sums and products are exact
-// (and fma is rounded to odd). Results are rounded once, so every result is correctly rounded.
+// f16, bf16 and their packed pairs. Operands are widened to f64. There, products are exact, sums
+// are exact unless one operand is too small to affect the result, and fma is rounded to odd
+// (numeric.h). So one rounding to the format gives the correctly rounded result.
 #include <cmath>
 
 #include "softgpu/exec/lanes/handlers.h"
@@ -10,10 +11,9 @@ namespace {
 
 using ptx::Type;
 
-// With .ftz, hardware rounds the exact result to the format's precision, with an unlimited
-// exponent, and flushes it if the rounded value is below the smallest normal number. The rounded
-// value is below it if the exact result is below kTiny. (The result rounded to the spacing of
-// subnormal numbers does not matter.)
+// With .ftz, hardware rounds the exact result to the format's precision, as if exponents had no
+// lower limit. It flushes the result if this rounded value is below the smallest normal number,
+// that is, if the exact result is below kTiny.
 struct F16 {
   static constexpr uint16_t kExponent = 0x7c00;
   static constexpr double kTiny = 0x1p-14 * (1 - 0x1p-12);
@@ -107,7 +107,7 @@ void small(Lanes& x, const Instr& i) {
   }
 }
 
-// neg and abs change only the sign bits (and flush), except for NaN.
+// neg and abs change only the sign bits, after the flush. A NaN becomes kSmallNan.
 template <bool kNeg, class Format>
 SOFTGPU_INLINE uint16_t change_sign(uint32_t element, bool ftz) {
   auto v = static_cast<uint16_t>(element);

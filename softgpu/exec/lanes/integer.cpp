@@ -1,5 +1,5 @@
 // Integer arithmetic: add, sub, mul, mad (with carry chains), div, rem, min, max, abs, neg, sad,
-// mul24, mad24, dp4a, dp2a.
+// mul24, mad24, dp4a, dp2a, vabsdiff2, vabsdiff4; add, min and max of packed 16-bit integers.
 #include "softgpu/exec/lanes/handlers.h"
 #include "softgpu/exec/lanes/lane_loops.h"
 

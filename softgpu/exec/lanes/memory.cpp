@@ -1,4 +1,4 @@
-// ld, st, cp.async, address conversions.
+// ld, st, ldmatrix, stmatrix, cp.async, address conversions.
 //
 // Weak accesses are plain loads and stores. Volatile, relaxed, acquire and release accesses are
 // atomic and use up more of a strand's turn, because spin loops consist of them. A GPU keeps two
@@ -296,7 +296,7 @@ void cp_async(Lanes& x, const Instr& i) {
   }
 }
 
-// cvta: i.imm is the base of the window, added or subtracted.
+// cvta and cvta.to: i.imm is the base of the window; for cvta.to, the negative base.
 void cvta(Lanes& x, const Instr& i) {
   const uint64_t* a = x.at<uint64_t>(i.a);
   const uint64_t base = static_cast<uint64_t>(i.imm);

@@ -84,7 +84,7 @@ SOFTGPU_INLINE float bf16_to_float(uint16_t v) {
   return bits_to<float>(static_cast<uint32_t>(v) << 16);
 }
 
-// A floating-point format of up to 16 bits, stored in the low bits of a word.
+// A floating-point format of at most 32 bits, stored in the low bits of a word.
 struct SmallFormat {
   int mantissa_bits;
   int exponent_bits;
@@ -95,7 +95,7 @@ inline constexpr SmallFormat kHalf{10, 5};
 inline constexpr SmallFormat kBf16{7, 8};
 inline constexpr uint16_t kSmallNan = 0x7fff;  // canonical NaN of f16 and bf16
 
-// Rounds a double to a smaller format once, exactly. NaN gives `nan`.
+// Rounds a double to a smaller format in one step, so correctly. NaN gives `nan`.
 template <SmallFormat kFormat>
 SOFTGPU_INLINE uint32_t round_to(double value, Rounding rounding, uint32_t nan = kSmallNan) {
   constexpr int kMantissa = kFormat.mantissa_bits;

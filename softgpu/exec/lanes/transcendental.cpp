@@ -1,5 +1,5 @@
-// The approximate functions. Each is computed with more precision than needed and then rounded, so
-// its error is below what PTX documents. Special values are as documented.
+// The approximate functions. They are computed in f64, or with correct rounding in f32, so their
+// errors are below those that PTX documents. Special values are as documented.
 #include <cmath>
 
 #include "softgpu/exec/lanes/handlers.h"
@@ -50,8 +50,8 @@ Handler find_approximate(const Form& form) {
   return form.ftz ? approximate<Op, true> : approximate<Op, false>;
 }
 
-// a * (1 / b): if b is so large that its reciprocal is subnormal, the quotient is 0, or NaN for an
-// infinite dividend. div.full scales first and has no such range.
+// div.approx is a * (1 / b): if b is so large that its reciprocal is subnormal, the quotient is 0,
+// or NaN for an infinite dividend. div.full scales first and has no such range.
 template <bool kFtz, bool kFull>
 void divide(Lanes& x, const Instr& i) {
   const float* a = x.at<float>(i.a);

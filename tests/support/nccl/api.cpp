@@ -1,5 +1,5 @@
-// The entry points. The library lacks functions that an old NCCL lacks, too: one-sided operations,
-// configurations of operations, encryption.
+// The entry points. As in an older NCCL, one-sided operations and operations with a configuration
+// are missing.
 #include <algorithm>
 #include <climits>
 #include <csignal>
@@ -45,8 +45,8 @@ ncclResult_t make_id(ncclUniqueId* id) {
   return ncclSuccess;
 }
 
-// Returns the primary context of device 0 if the calling thread has no context. NCCL does the same,
-// because it uses the CUDA runtime.
+// Returns the calling thread's context or, if it has none, the primary context of device 0. NCCL
+// does the same, because it uses the CUDA runtime.
 CUcontext current_context() {
   CUcontext context = nullptr;
   if (cuCtxGetCurrent(&context) != CUDA_SUCCESS || context) return context;
@@ -488,7 +488,9 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags) {
   const CommunicatorPtr communicator = find(comm);
-  if (!communicator || flags != 0) return refuse(ncclInvalidArgument, "ncclCommRevoke");
+  if (!communicator || flags != 0)
+    return refuse(ncclInvalidArgument,
+                  "ncclCommRevoke: no communicator has this handle, or the flags are not 0");
   return communicator->revoke();
 }
 
@@ -556,7 +558,8 @@ ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
   const CommunicatorPtr communicator = find(comm);
   return communicator && communicator->remove_factor(op)
              ? ncclSuccess
-             : refuse(ncclInvalidArgument, "ncclRedOpDestroy");
+             : refuse(ncclInvalidArgument,
+                      "ncclRedOpDestroy: the communicator has no such operation");
 }
 
 #define COLLECTIVE(name, parameters, ...)                              \

@@ -20,7 +20,7 @@ constexpr std::array<Shape, 8> kShapes{{
     {"Scatter", false, true, true, true, false, false, InPlace::kPartOfSent},
 }};
 
-// A float of 16 or 8 bits. `finite`: no infinities, and NaN is the value with all bits set
+// A float of 16 or 8 bits. `kFinite`: no infinities, and NaN is the value with all bits set
 // (float8e4m3).
 template <typename Word, int kExponentBits, int kMantissaBits, bool kFinite>
 struct SmallFloat {

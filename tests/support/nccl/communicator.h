@@ -67,10 +67,11 @@ struct Leg {
 
 class Communicator;
 
-// An operation consists of four commands in its stream: a copy from the device, a host function, a
-// wait for the word in `staging`, a copy to the device. The host function passes the operation to
-// the communicator's thread, which writes the word at the end. So a graph may contain an operation,
-// and no thread of the driver blocks.
+// An operation's commands in its stream: copies from the device, a host function, a wait for the
+// word in `staging`, copies to the device, an event and, outside of captures, a host function that
+// releases the operation. The first host function passes the operation to the communicator's
+// thread, which writes the word at the end. So a graph may contain an operation, and no thread of
+// the driver blocks.
 struct Operation {
   std::shared_ptr<Communicator> owner;
   Kind kind;
@@ -90,8 +91,8 @@ struct Operation {
 
 // A random number of this process. Processes of different hosts may have equal process ids.
 uint64_t process_key();
-// Of ncclSetEncryption(): 0 without encryption, otherwise a hash of the secret. Ranks with different
-// values cannot meet, because NCCL cannot decrypt their messages.
+// Of ncclSetEncryption(): 0 without encryption, otherwise a hash of the secret. Ranks with
+// different values cannot meet, because NCCL cannot decrypt their messages.
 std::atomic<uint64_t>& encryption();
 int library_version();  // TESTNCCL_VERSION, by default that of nccl_api.h
 
@@ -193,7 +194,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::string last_error_;
   std::set<int32_t> known_;
   std::map<int, Factor> factors_;
-  uint64_t begun_ = 0;  // collectives; guarded by a mutex of all communicators
+  uint64_t begun_ = 0;  // collectives; guarded by order_mutex of communicator.cpp
 
   std::condition_variable changed_;
   std::deque<Operation*> started_;

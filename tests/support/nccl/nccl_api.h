@@ -1,6 +1,6 @@
 // The part of NCCL's C interface that the tests use, declared here so that neither the library of
 // this folder nor the programs of tests/programs/nccl and bench/nccl need NCCL's header. Values and
-// layouts are NCCL 2.32's.
+// layouts are NCCL 2.32's, except where noted.
 #pragma once
 
 #include <climits>
