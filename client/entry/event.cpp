@@ -27,10 +27,15 @@ CUresult find_event(CUevent handle, Event** event) {
   return resolve_object(handle, event, CUDA_ERROR_INVALID_HANDLE);
 }
 
-// Ends a call that has found an event done, or has waited for it. After success, finishes a Wait
-// (wait.h), so that the host sees what the GPU wrote.
-CUresult finished(const Event& event, CUresult result) {
-  return result == CUDA_SUCCESS ? Wait(route_of(event)).finish() : result;
+// Ends a call that has found an event's record done, or has waited for it. After success, finishes
+// a Wait (wait.h), so that the host sees what the GPU wrote. `record`: from
+// EventState::progress(); 0 if the record has no number.
+CUresult finished(Event& event, uint64_t record, CUresult result) {
+  if (result != CUDA_SUCCESS) return result;
+  if (event.state.is_fetched()) return event.session->take_error();
+  result = Wait(route_of(event)).finish();
+  if (result == CUDA_SUCCESS && record != 0) event.state.note_fetched(record);
+  return result;
 }
 
 // Returns the error if captures forbid a query of the event, or a wait for it. A captured event
@@ -134,7 +139,7 @@ CUresult cuEventQuery(CUevent handle) {
       session.mirrors().show_writes(true);
       return CUDA_ERROR_NOT_READY;
     case Progress::kDone:
-      return finished(*event, result);
+      return finished(*event, record, result);
     case Progress::kUnknown:
       break;
   }
@@ -146,7 +151,7 @@ CUresult cuEventQuery(CUevent handle) {
   }
   if (result != CUDA_SUCCESS) return result;
   event->state.found_done(record);
-  return finished(*event, result);
+  return finished(*event, record, result);
 }
 
 CUresult cuEventSynchronize(CUevent handle) {
@@ -162,11 +167,11 @@ CUresult cuEventSynchronize(CUevent handle) {
     }
     if (result != CUDA_SUCCESS) return result;
     News::add();
-    return finished(*event, result);
+    return finished(*event, 0, result);
   }
   uint64_t record = 0;
   if (event->state.progress(&record, &result) == Progress::kDone) {
-    return finished(*event, result);
+    return finished(*event, record, result);
   }
   return event->state.wait();
 }

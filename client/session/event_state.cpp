@@ -12,16 +12,14 @@ EventState::Recording::Recording(EventState& state) : state_(state) {
   MutexLock lock(state_.mutex_);
   record_ = ++state_.record_;
   earlier_ = std::exchange(state_.place_, {});
-  state_.pending_.clear();
-  state_.done_ = false;
+  state_.forget_done();
 }
 
 EventState::Recording::~Recording() {
   MutexLock lock(state_.mutex_);
   const bool was_alone = state_.record_++ == record_;
   state_.place_ = was_alone ? std::move(place_) : Place{};
-  state_.pending_.clear();
-  state_.done_ = false;
+  state_.forget_done();
 }
 
 void EventState::Recording::is_at(Timeline& timeline, uint64_t position, uint64_t command) {
@@ -33,16 +31,23 @@ void EventState::Recording::failed() { place_ = std::move(earlier_); }
 void EventState::leave_to_worker() {
   MutexLock lock(mutex_);
   left_to_worker_ = true;
+  forget_done();
+}
+
+void EventState::forget_done() {
   pending_.clear();
+  fetched_ = false;
   done_ = false;
 }
 
 Progress EventState::progress(uint64_t* record, CUresult* result) {
   *result = CUDA_SUCCESS;
-  if (done_.load(std::memory_order_acquire)) return Progress::kDone;
+  *record = 0;
+  if (is_fetched()) return Progress::kDone;
   if (pending_.holds(session())) return Progress::kPending;
   MutexLock lock(mutex_);
   *record = record_;
+  if (done_) return Progress::kDone;
   if (left_to_worker_) return Progress::kUnknown;
   const bool is_reported = word_ && watched_ == record_ && session().word_reached(*word_, result);
   if (place_.timeline && place_.timeline->has_reached(place_.position)) {
@@ -80,6 +85,11 @@ void EventState::found_done(uint64_t record) {
   set_done();
 }
 
+void EventState::note_fetched(uint64_t record) {
+  MutexLock lock(mutex_);
+  if (record == record_ && done_) fetched_ = true;
+}
+
 void EventState::set_done() {
   if (place_.timeline) place_.timeline->advance(place_.position);
   done_ = true;
@@ -108,7 +118,10 @@ CUresult EventState::wait() {
   wait.covers(place.timeline, place.position);
   // A separate word: the event's own word is reused for later records, perhaps on another stream.
   const CUresult result = wait.run(wire::WatchEventBody{event_, 0, 0, place.command, 1, 0});
-  if (result == CUDA_SUCCESS) found_done(record);
+  if (result == CUDA_SUCCESS) {
+    found_done(record);
+    note_fetched(record);
+  }
   return result;
 }
 

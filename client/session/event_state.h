@@ -68,9 +68,9 @@ class EventState {
   // the worker.
   void leave_to_worker();
 
-  // Whether the latest record is done. kUnknown: ask the worker; *record is the number of the
-  // record, for the two functions below. kDone with an error in *result: the event's work has
-  // failed.
+  // Whether the latest record is done. kUnknown: ask the worker. kDone with an error in *result:
+  // the event's work has failed. *record: the number of the record, for the functions below. It
+  // is 0 if the record is done and fetched.
   Progress progress(uint64_t* record, CUresult* result);
   // Call it if the worker answered that the record is not done. `news`: News::count() when the
   // query was sent. Asks the worker to report the end of the record. The report only saves round
@@ -78,6 +78,10 @@ class EventState {
   void found_pending(uint64_t record, uint64_t news);
   // Call it if the worker answered that the record is done.
   void found_done(uint64_t record);
+  // Whether the host has seen what the GPU wrote to mirrored memory before the latest record.
+  // note_fetched(): call it after a fetch that began when the record was known to be done.
+  bool is_fetched() const { return fetched_.load(std::memory_order_acquire); }
+  void note_fetched(uint64_t record);
   // Blocks until the record that is the latest at the time of the call is done. Later records of
   // other threads do not matter.
   CUresult wait();
@@ -88,6 +92,7 @@ class EventState {
  private:
   Session& session() const { return *route_.session; }
   void set_done() RCUDA_REQUIRES(mutex_);
+  void forget_done() RCUDA_REQUIRES(mutex_);
   void release_word() RCUDA_REQUIRES(mutex_);
 
   const Route route_;
@@ -98,6 +103,7 @@ class EventState {
   // Whether the record with the number record_ is done. Written with mutex_ held. Stays false if
   // left_to_worker_ is true.
   std::atomic<bool> done_{false};
+  std::atomic<bool> fetched_{false};  // see is_fetched(); only if done_ is true
   Place place_ RCUDA_GUARDED_BY(mutex_);  // the position of the latest record
 
   std::optional<Word> word_ RCUDA_GUARDED_BY(mutex_);

@@ -95,6 +95,19 @@ int main(int argc, char** argv) {
       {"record", [&] { CUDA(cudaEventRecord(event, stream)); }},
       {"wait_event", [&] { CUDA(cudaStreamWaitEvent(stream, event)); }},
       {"query_done", [&] { CUDA(cudaEventQuery(event)); }},
+      {"query_done_beside_mapped",
+       [&] {
+         static const bool made = [&] {
+           void* mapped;
+           CUDA(cudaHostAlloc(&mapped, 64, cudaHostAllocMapped));
+           empty<<<1, 1, 0, stream>>>();
+           CUDA(cudaEventRecord(event, stream));
+           CUDA(cudaStreamSynchronize(stream));
+           return true;
+         }();
+         CHECK(made);
+         CUDA(cudaEventQuery(event));
+       }},
       {"memset", [&] { CUDA(cudaMemsetAsync(device, 0, 64, stream)); }},
       {"create_event",
        [] {
