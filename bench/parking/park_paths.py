@@ -240,12 +240,12 @@ def handles(driver, count, piece):
     for place in range(number):
         driver.cuMemsetD32_v2(u64(base.value + place * piece), ctypes.c_uint(place + 1), size(piece // 4))
     driver.cuCtxSynchronize()
+    word, right = ctypes.c_uint(), True
     for way in ("first", "again"):
         timer, steps = Timer(), []
         for step in (lambda: copy(True), release, create, attach, lambda: copy(False)):
             step()
             steps.append(timer.lap())
-        word, right = ctypes.c_uint(), True
         for place in range(number):
             driver.cuMemcpyDtoH_v2(ctypes.byref(word), u64(base.value + (place + 1) * piece - 4), size(4))
             right = right and word.value == place + 1

@@ -96,9 +96,10 @@ IdMark take_mark(UniqueId& id, const Session& session) {
   }
   if (mark.version != library_version(session) && first_report("nccl version")) {
     RCUDA_WARN(
-        "an ncclUniqueId was made by NCCL %d, but this rank's server has NCCL %d, so the "
+        "an ncclUniqueId was made by NCCL %s, but this rank's server has NCCL %s, so the "
         "communicator may fail: install the same version on all servers",
-        mark.version, library_version(session));
+        nccl::version_text(mark.version).c_str(),
+        nccl::version_text(library_version(session)).c_str());
   }
   std::memset(id.bytes + kIdMarkOffset, 0, sizeof mark);
   return mark;

@@ -6,8 +6,15 @@
 #include <climits>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace rcuda::nccl {
+
+// Formats a version as NCCL counts since 2.9: "2.28.9" for 22809.
+inline std::string version_text(int version) {
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
+}
 
 enum ResultCode : int {
   kSuccess = 0,

@@ -65,7 +65,7 @@ void add_secrets(MessageWriter* out) {
 uint64_t compute() {
   MessageWriter out;
   out.number("messages", layout_hash<Hello, Queued, Attach, PeerHello, TicketQuery, Ticket,
-                                     Authenticate, Authenticated, Welcome, Refusal>());
+                                     Challenge, Authenticate, Authenticated, Welcome, Refusal>());
   out.number("structs", kStructLayouts);
   add_encoding(&out);
   add_words(&out);

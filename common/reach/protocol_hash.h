@@ -9,7 +9,7 @@
 namespace rcuda::wire {
 
 // Returns a hash of everything on which both sides must agree:
-//   - the layouts of the handshake's messages (message.h) except Challenge;
+//   - the layouts of the handshake's messages (message.h);
 //   - the constants, enumerations and structs of the headers that api/gen/struct_layouts.py lists;
 //   - samples of the functions that compute words, digests and labels of keys.
 // The hash does not cover comments and texts for users.

@@ -255,7 +255,7 @@ void serve(const tls::Acceptor& acceptor) {
 
 int run_door() {
   ::signal(SIGHUP, SIG_IGN);
-  (void)::setpriority(PRIO_PROCESS, 0, kNice);  // fails if the priority is already lower
+  if (::getpriority(PRIO_PROCESS, 0) < kNice) (void)::setpriority(PRIO_PROCESS, 0, kNice);
   const pid_t daemon = ::getppid();
   close_descriptors_from(kDoorControl + 1);
   // Redirects stdout and stderr to /dev/null, so that no output of a library reaches a client's

@@ -102,10 +102,8 @@ std::string describe_nccl(const Settings& settings) {
   const std::string& choice = settings.nccl.get();
   const Result<const NcclLibrary*> library = load_nccl(choice);
   if (!library.ok()) return "no NCCL: " + library.status().context();
-  const int version = (*library)->version;
-  std::string text = "NCCL " + std::to_string(version / 10000) + "." +
-                     std::to_string(version / 100 % 100) + "." + std::to_string(version % 100) +
-                     " from " + (*library)->path + (choice == "auto" ? " (auto)" : "");
+  std::string text = "NCCL " + nccl::version_text((*library)->version) + " from " +
+                     (*library)->path + (choice == "auto" ? " (auto)" : "");
   if (settings.device_isolation.get() == kIsolateSessions) {
     text += "; no NVLink between sessions (device_isolation = \"session\")";
   }

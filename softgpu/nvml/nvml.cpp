@@ -238,6 +238,7 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned*
   const auto processes = softgpu::nvml::memory_of_processes(ordinal);
   const unsigned room = std::exchange(*count, static_cast<unsigned>(processes.size()));
   if (room < processes.size()) return NVML_ERROR_INSUFFICIENT_SIZE;
+  if (!infos && !processes.empty()) return NVML_ERROR_INVALID_ARGUMENT;
   for (const auto& [pid, bytes] : processes) *infos++ = {pid, bytes};
   return NVML_SUCCESS;
 }

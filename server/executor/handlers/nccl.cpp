@@ -260,7 +260,7 @@ void check_requirements(NcclServices& services, NcclBatch& batch) {
   };
   if (!batch.refusal.empty() || !std::ranges::any_of(batch.steps, is_too_new)) return;
   batch.refusal = "the program was compiled for NCCL 2.29 or later, and the server has NCCL " +
-                  std::to_string(version) + ", whose ncclDevCommCreate takes another struct: " +
+                  nccl::version_text(version) + ", whose ncclDevCommCreate takes another struct: " +
                   "install a newer NCCL there, or set `nccl` in its server.toml";
 }
 

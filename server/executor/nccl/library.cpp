@@ -38,7 +38,8 @@ Result<NcclLibrary> open_library(const std::string& choice) {
                                           " is not an NCCL of version 2.14 or later: install a "
                                           "newer NCCL, or set `nccl` in the server's server.toml");
   }
-  RCUDA_INFO("NCCL %d loaded from %s", loaded.version, loaded.path.c_str());
+  RCUDA_INFO("NCCL %s loaded from %s", nccl::version_text(loaded.version).c_str(),
+             loaded.path.c_str());
   return loaded;
 }
 
