@@ -1,10 +1,11 @@
 // LinkCore: the common parts of all media: the status that ends a Link, sleeping, and counters.
 //
-// A medium derives from LinkCore. To publish data, the medium stores the data and then rings
-// doorbell_; for a put outside of LinkOptions::answers, it also rings elsewhere_. Any thread may
-// call fail(), any number of times. The first status is kept, and logged unless the end was
-// intended. fail() wakes every waiter and calls on_broken() once, so that the medium can release
-// its own blocked threads.
+// A medium derives from LinkCore. doorbell_ wakes the threads of this side that wait for the peer's
+// data. After data has been stored in this side's window, doorbell_ is rung, over shm by the peer,
+// otherwise by this side's medium. After a put outside of LinkOptions::answers, elsewhere_ is rung,
+// too. Any thread may call fail(), any number of times. The first status is kept, and logged unless
+// the end was intended. fail() wakes every waiter and calls on_broken() once, so that the medium
+// can release its own blocked threads.
 #pragma once
 
 #include <atomic>

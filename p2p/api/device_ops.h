@@ -21,11 +21,11 @@
 // pause no work is queued. p2p/api/pause.h has the rules and shows that they cannot deadlock a
 // session.
 //
-// Threads. The thread that makes the engine calls devices(). The thread that calls Engine::copy
-// (the worker's executor thread) calls enter(). The engine thread makes all other calls, until it
-// ends. A function blocks for device work only if its comment says "in a pause". Errors are kCuda
-// with the driver's code. An error of copy() ends that copy. An error of finished() ends all copies
-// of that lane. Other lanes continue.
+// Threads. The thread that constructs the Engine calls devices(), and the thread that calls
+// Engine::copy (the worker's executor thread) calls enter(). The engine thread calls all other
+// functions, until it ends. A function blocks for device work only if its comment says "in a
+// pause". Errors are kCuda with the driver's code. An error of copy() ends that copy. An error of
+// finished() ends all copies of that lane. Other lanes continue.
 #pragma once
 
 #include <array>

@@ -51,7 +51,7 @@ class DeviceSet {
     CUdevice device = 0;
     CUcontext primary = nullptr;
     uint32_t ordinal = 0;   // the server's number of the device
-    wire::DeviceInfo info;  // without peers and session ordinal
+    wire::DeviceInfo info;  // without `ordinal` and `peer_attributes`, which differ by session
   };
 
   DeviceSet(const api::DriverTable& driver, std::unique_ptr<StagingMemory> staging)

@@ -291,7 +291,11 @@ Constant Parser::constant_tail(Constant left, int lowest, int depth) {
     if (op == Operator::kNone) break;
     const Constant right = constant_tail(unary(depth), precedence(op), depth);
     Constant result;
-    if (!apply_binary(op, left, right, &result)) fail_at(at, "invalid constant expression");
+    if (!apply_binary(op, left, right, &result)) {
+      fail_at(at,
+              "a constant expression divides by zero, or has an integer operator with a "
+              "floating-point operand");
+    }
     left = result;
   }
   if (lowest == 0 && accept('?')) {

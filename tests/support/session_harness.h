@@ -1,9 +1,9 @@
 // One session in this process: a worker's SessionLoop on a thread, on softgpu, and a client that
 // speaks only the protocol, so that tests can send commands that no real client would send.
 //
-// The driver is loaded once per process; every harness has its own Link and its own executor.
-// Client and worker share this address space, and so do their CUDA objects: tests may call the
-// driver themselves.
+// The driver is loaded once per process; every harness has its own Link and its own executor. The
+// worker's CUDA objects are objects of this process, so tests may also use them in calls of the
+// driver.
 #pragma once
 
 #include <chrono>

@@ -240,7 +240,7 @@ Status PutQueue::post(MutexLock& lock) {
     lock.unlock();
     for (size_t i = 0; i < posting_.size(); ++i) {
       Entry& entry = posting_[i];
-      // Entries are swapped and cleared, so pointers into them are set last.
+      // The list is complete now, so each request can point to the next one.
       if (entry.request.send_flags & IBV_SEND_INLINE) {
         entry.piece.addr = reinterpret_cast<uint64_t>(entry.data);
       }

@@ -125,8 +125,8 @@ class MovableMemory {
   void end_freed();
   // To be called after the end or the reset of the context.
   void end_context(CUcontext context);
-  // Frees the host memory. To be called before a primary context is reset, because the reset may
-  // unlock this memory.
+  // Frees the page-locked memory that wake() has kept for the next park(). To be called before a
+  // primary context is reset, because the reset may unlock this memory.
   void forget_copy() { copy_.keep(0, primary_of(devices_.front().device)); }
   CUcontext primary_of(CUdevice device) const;
 

@@ -304,8 +304,9 @@ void Nccl::lose(std::vector<uint64_t> tags) {
   door_->jobs->post([this, tags = std::move(tags)] { lose_now(tags); });
 }
 
-// Ends calls in progress that would wait for the lost rank without end. If there is no such call,
-// the communicator stays until the program ends it, because streams may still use it.
+// Ranks of the communicators with these tags are lost. Ends calls in progress that would wait
+// forever for a lost rank: end_wait() revokes their communicators, or aborts them. A communicator
+// without such a call is neither revoked nor aborted, because streams may still use it.
 void Nccl::lose_now(const std::vector<uint64_t>& tags) {
   std::vector<const NcclCommunicator*> lost;
   for (const auto& [id, communicator] : communicators_) {
@@ -407,7 +408,7 @@ void Nccl::suspend(const std::vector<uint64_t>& tags, Moved then) {
   const bool can = library_ && library_->version >= kSuspendsFrom &&
                    library_->functions.ncclCommSuspend && library_->functions.ncclCommResume;
   if (!all.empty() && !can) {
-    return then("it uses NCCL, and the server's NCCL " + std::to_string(library_->version) +
+    return then("it uses NCCL, and the server's NCCL " + nccl::version_text(library_->version) +
                 " cannot release the memory of communicators: install 2.29.7 or later");
   }
   call_each(nccl::Verb::kSuspend, all, std::move(then));
