@@ -49,8 +49,8 @@ struct Communicator : Object {
     return posts_.fetch_add(1, std::memory_order_relaxed) % kOften == kOften - 1;
   }
 
-  // Whether an operation of this kind with this peer or root was made before, so that its
-  // connections exist.
+  // Whether an operation of this kind (verb, data type, operator) with this peer or root was made
+  // before, so that its connections exist.
   bool is_connected(const Call& call) const {
     MutexLock lock(mutex_);
     return connected_.contains(key_of(call));

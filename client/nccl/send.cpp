@@ -88,7 +88,7 @@ void note_work(Batch& batch) {
 }
 
 // Sends the batch as a call, whose answer finish() receives. If the batch does not fit into one
-// command, NcclParts commands carry its first calls.
+// command, NcclPart commands carry its first calls.
 void begin_batch(Batch& batch) {
   static std::atomic<uint64_t> batches{0};
   const Route route = batch.session->in_context(batch.steps.front().call.context);

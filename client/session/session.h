@@ -2,8 +2,8 @@
 //
 // Owns the Link and its Channel, the completion words, the timelines, the staging region, the ids
 // of the objects that the client creates on that worker, and the threads that take events (device
-// output, host callbacks) from the worker. Process (process.h) opens it in cuInit and keeps it
-// until the process ends.
+// output, host callbacks) from the worker. Process (process.h) opens it in the first call that
+// needs a server, usually cuInit, and keeps it until the process ends.
 //
 // Threads: every function may be called from any thread. Commands of all threads enter one ring in
 // the order of post() and call(). The worker executes them in this order, with three exceptions. It

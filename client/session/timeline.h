@@ -17,7 +17,7 @@
 // - Does a wait for the stream have nothing to do? awaited >= sent.
 // - Is an event done? reached >= the position of its record (event_state.h).
 // - Is the queue full? sent - reached against a limit: pace().
-// - Is a context idle? All its timelines are level (timelines.h).
+// - Is a context idle? reached >= sent in all its timelines (timelines.h).
 // - Can work in the queue still write to page-locked memory of this process? HostWrite below.
 //
 // If `reached` does not answer a query, the client asks the worker and sends a mark, so that the

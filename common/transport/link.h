@@ -13,7 +13,8 @@
 // them (relaxed) to learn where the last eight will be. No byte of a put becomes visible before the
 // last word of the previous put. Transfers are ordered only by their completion: a put issued after
 // a transfer has completed becomes visible after the transfer's data. Exceptions: put_region() and
-// write_in_order() are in order with puts.
+// write_in_order() are in order with puts; the data of write_with_immediate() has arrived only when
+// the peer has its immediate.
 //
 // Threads. Every function may be called from any thread. A function blocks only where its comment
 // says so; put() also blocks while the medium's send queue is full.

@@ -11,7 +11,7 @@
 //     when no stream is held. Once it has been requested, a command that would hold a stream waits
 //     until the pause is over. A kWork pause begins when, in addition, the program's work has
 //     ended. Until it begins, it delays no command. Exception: a copy registers or maps its memory
-//     without a pause, because no pause can begin while the copy holds a stream. Registering GPU
+//     without a pause, because no pause can begin while a copy holds a stream. Registering GPU
 //     memory is not known to wait for work (communication libraries do it while kernels run). The
 //     prober holds no stream, so it registers memory in a pause.
 //  5. The executor thread grants a pause between two commands. The engine ends the pause at the end

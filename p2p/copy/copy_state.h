@@ -29,7 +29,7 @@ enum class CopyState : uint8_t {
   kAnnounced,  // the peer's half is known; waits for the client's half
   kWaiting,    // waits for the Link and for the source's stream
   kReached,    // waits for answers about the memory that the peer can map, then for a plan
-  kPlanned,    // if staged: waits for the destination's stream
+  kPlanned,    // if staged: waits for Ready, or for earlier copies to send all their chunks
   kAsking,     // registered: waits for the registration of the destination
   kSending,    // chunks are copied out, transferred, announced and consumed
   kSent,       // every chunk has been sent, or the copy is empty; waits for Done

@@ -29,7 +29,7 @@ struct PeerCopy {
   int peer_device = 0;    // of the peer; for outgoing copies only, to choose the plan
   Shape memory;           // on this worker's device
   // The program's stream, if it belongs to this worker. The copy starts when the stream reaches it,
-  // and the stream continues when the copy is over at both ends.
+  // and the stream continues when all bytes have arrived.
   std::optional<StreamRef> stream;
   // Whether the stream is held until the copy is over. False if the caller waits for `done` before
   // it queues anything else in the stream: not holding saves some microseconds, because a held

@@ -3,9 +3,10 @@
 //
 //   shm     the copy-out writes straight into the peer's pinned inbox, which is mapped here; the
 //           bytes need no transport
-//   wire    the copy-out writes into this side's outbox; Link::write moves the chunk to the peer's
-//           inbox, over tcp or verbs. With GPUDirect, outbox and inbox are in GPU memory
-//   direct  no copy-out: Link::write moves the bytes from the source to the destination
+//   wire    the copy-out writes into this side's outbox; a write of the Link (with an immediate, if
+//           the medium has immediates) moves the chunk to the peer's inbox, over tcp or verbs. With
+//           GPUDirect, outbox and inbox are in GPU memory
+//   direct  no copy-out: a write of the Link moves the bytes from the source to the destination
 //
 // Copies share a path, and paths share arenas (two GPUs of a sender write into one inbox).
 // reserve() limits the bytes in flight. Arenas and Link outlive the path. Only the engine thread

@@ -20,8 +20,8 @@
 //   to the daemon   meaning                       handled by
 //   WorkerReady     its driver has started        WorkerPool::read_start()
 //   StartFailure    it ends without a session     WorkerPool::read_start()
-//   ParkAnswer      to a ParkStep, or a wish for  WorkerPool::read_park()
-//                   room (parker.h)
+//   ParkAnswer      to a ParkStep, or a wish to   WorkerPool::read_park()
+//                   wake or for room (parker.h)
 //   SessionTotals   its session is over           WorkerPool::read()
 //
 // The daemon sends its messages over a sequenced-packet socket. A worker sends its messages as

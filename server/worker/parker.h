@@ -16,7 +16,8 @@
 //               on the old GPUs
 //   kWake       a user wants to wake the session, a session of its group wakes, or a session opens
 //               its exported memory
-//                                          kWakeWanted, if it is parked and its quotas have room
+//                                          kWakeWanted, if it is parked and its quotas have room.
+//                                          Also sent without kWake, if a command needs the GPU
 //   kAwake      the worker's GPU memory is back, and the worker goes on
 //   kMove       the worker must move its GPU memory itself
 //                                          kMoved, or kNotMoved if the memory has not moved. After

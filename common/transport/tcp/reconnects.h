@@ -2,7 +2,7 @@
 // of the Link share one object. The object gets the next connection of a socket within a time
 // limit, sends and receives acknowledgements, and reports a loss and its end once for all sockets.
 //
-// The client makes the next connection; the worker waits for it (Reconnecting in link.h).
+// One side makes the next connection, the other waits for it (Reconnecting in link.h).
 // Acknowledgements travel with the puts of the Link (take_due()). Urgent acknowledgements use a
 // socket of their own, so that no other bytes delay them. That socket retains no bytes: each
 // message has the number of bytes that one stream has received so far, and after a loss each side

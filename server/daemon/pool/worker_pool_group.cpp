@@ -1,7 +1,7 @@
-// Sessions that are parked together: sessions that share memory or events, and sessions with ranks
-// of one NCCL communicator. Each session takes a step of parking only when all sessions can, and
-// one helper moves the memory of all sessions. If one of these sessions cannot be parked, no
-// session of the group is parked.
+// The steps of each park, of one session or of several that are parked together: sessions that
+// share memory or events, and sessions with ranks of one NCCL communicator. Each of these sessions
+// takes a step of parking only when all of them can, and one helper moves the memory of all. If one
+// of them cannot be parked, none is parked.
 #include <algorithm>
 #include <string>
 #include <unordered_set>

@@ -1,7 +1,7 @@
-// DeviceWaits: delays calls for which a driver waits until the device is idle (unloading code,
-// freeing memory, ...). The executor thread must not wait in the driver: it serves the whole
-// session. While a stream is held for a peer worker, the driver would also block the engine, which
-// has to end the copy that holds the stream.
+// DeviceWaits: delays calls in which a driver waits for the device (unloading code, freeing memory,
+// ...) until the work of the call's context is done. The executor thread must not wait in the
+// driver: it serves the whole session. While a stream is held for a peer worker, the driver would
+// also block the engine, which has to end the copy that holds the stream.
 //
 // Executor thread only. Nothing blocks, with one exception: if the program's threads never stop
 // queueing work, the call is made after some attempts although the device is busy.
