@@ -25,11 +25,12 @@ struct ImageCommand {
   std::function<void()> behind{};
 };
 
-// Runs the command once the worker has the images. The queries and the command go out together, so
-// this takes one round trip if the worker has the images, or if they are small and go with the
-// queries. If the worker lacks an image, the command fails and is sent again after the missing
-// bytes. In this case the commands of `behind` fail too, and are not sent again. Blocks for the
-// round trips, while it sends bytes, and while another thread sends an image.
+// Executes the command with its images. Asks the worker which images it lacks, and sends the
+// command together with these queries. So this takes one round trip if the worker has the images,
+// or if they are small and go with the queries. If the worker lacks an image, the command fails and
+// is sent again after the missing bytes. In this case the commands of `behind` fail too, and are
+// not sent again. Blocks for the round trips, while it sends bytes, and while another thread sends
+// an image.
 CUresult call_with_images(Session& session, wire::ObjectId context, const ImageParts& image,
                           const ImageCommand& command, std::optional<Reply>* reply);
 

@@ -68,7 +68,8 @@ class Peer {
   // The offset in this side's window at which the next message begins (its first word becomes
   // nonzero).
   uint64_t next_message_offset() const { return link_ ? link_->mailbox.next_offset() : 0; }
-  // The Link on which a listener sleeps; nullptr without a Link.
+  // The peer's Link; nullptr without one. While the engine is idle, one of its threads (Listener in
+  // engine.cpp) sleeps on the Link.
   transport::Link* link() const { return link_ ? link_->link.get() : nullptr; }
   PeerLink* peer_link() { return link_.get(); }
   PeerId id() const { return id_; }

@@ -78,7 +78,11 @@ class Daemon {
   Status open_parts();
   bool take_signal();
   void make_room();
-  // daemon_carry.cpp
+  void accept_some(int listening, Entrance entrance);
+  void announce();
+  std::chrono::milliseconds time_to_next_deadline() const;
+
+  // Taking over from an earlier build, and handing over to a successor (daemon_carry.cpp).
   Status restore(const CarriedState& carried);
   CarriedState carry() const;
   std::string settings_applied();
@@ -86,9 +90,6 @@ class Daemon {
   std::string stay(const Status& why);
   void try_successor();
   bool pauses(Entrance entrance) const;
-  void accept_some(int listening, Entrance entrance);
-  void announce();
-  std::chrono::milliseconds time_to_next_deadline() const;
 
   Settings& settings_;
   const int signals_;

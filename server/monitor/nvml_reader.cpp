@@ -198,9 +198,10 @@ NvmlReader::~NvmlReader() {
 Result<std::unique_ptr<NvmlReader>> NvmlReader::open(const std::string& driver_path) {
   void* library = open_library(driver_path);
   if (!library) {
-    return Status(Code::kNotFound,
-                  "there is no libnvidia-ml.so.1: install the driver's NVML (in a "
-                  "container, its capability \"utility\")");
+    return Status(
+        Code::kNotFound,
+        "there is no libnvidia-ml.so.1: install the driver's NVML, or start the container "
+        "with NVIDIA_DRIVER_CAPABILITIES=compute,utility");
   }
   if (::dlsym(library, "nvml_of_rcuda")) {
     return Status(Code::kInvalidArgument,
