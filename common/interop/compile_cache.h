@@ -2,8 +2,8 @@
 //
 // A local driver has this cache, too. NVRTC (12.8 and later) uses it through an export table.
 // Each compilation queries it twice: for the PTX and for the cubin of its intermediate code.
-// Without it every run compiles everything again: cuDNN's attention takes 300 ms more for each
-// length of a sequence, also within one process.
+// Without the cache, NVRTC compiles the same code again in each run: cuDNN's attention takes 300 ms
+// longer at the first use of each sequence length.
 //
 // The files are the user's own, in $CUDA_CACHE_PATH/rcuda, or else in "compiled" in the folder for
 // caches (common/base/cache_folder.h). CUDA_CACHE_DISABLE=1 and CUDA_CACHE_MAXSIZE (bytes) mean the

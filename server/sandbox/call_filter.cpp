@@ -175,8 +175,8 @@ class Filter {
     give(error(EPERM));
   }
 
-  // Refuses mremap(old, old_size, new_size) beyond the old size: for a shared mapping it would
-  // expose the pages of other sessions (server/quota/ledger.h). malloc() copies instead. Only sizes
+  // Refuses mremap(old, old_size, new_size) beyond the old size: growing a shared mapping would
+  // expose the pages of other sessions (server/quota/ledger.h). realloc() then copies. Only sizes
   // below 4 GiB are compared exactly; larger ones are refused.
   void refuse_wider_mappings() {
     give_for(SYS_remap_file_pages, refused_);

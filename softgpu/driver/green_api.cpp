@@ -121,7 +121,8 @@ CUresult CUDAAPI cuDevSmResourceSplitByCount(CUdevResource* groups, unsigned int
   const unsigned step =
       flags & CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING ? kLeast : kCoscheduled;
   const uint64_t rounded = (uint64_t{least} + step - 1) / step * step;
-  // The device's count need not be a multiple of `step`: a part may be the whole device.
+  // The device's number of multiprocessors need not be a multiple of `step`. If `rounded` exceeds
+  // this number, the only part is the whole device.
   unsigned size = rounded == 0 ? step : static_cast<unsigned>(rounded);
   if (rounded > whole.multiprocessors && least <= whole.multiprocessors) {
     size = whole.multiprocessors;

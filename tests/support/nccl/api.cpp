@@ -1,5 +1,5 @@
-// The entry points. As in an older NCCL, one-sided operations and operations with a configuration
-// are missing.
+// The entry points. As in an older NCCL, one-sided operations are missing, and the variants of
+// operations that take a configuration. Functions that make communicators do take one.
 #include <algorithm>
 #include <climits>
 #include <csignal>
