@@ -13,7 +13,9 @@ namespace {
 
 wire::Welcome welcome(uint32_t devices, uint32_t window, uint32_t driver_version) {
   wire::Welcome made = test::PuppetServer::welcome_with(devices);
-  // Not the first range, where AddressSanitizer has its shadow memory.
+  // Not the first range, where AddressSanitizer has its shadow memory. The bases lie below those of
+  // welcome_with(), and above ThreadSanitizer's own mappings, which end at kBases.begin, and the
+  // margin that the client adds to them.
   constexpr size_t kRange = std::size(wire::kWindowRanges) > 1 ? 1 : 0;
   made.windows = {{wire::kWindowRanges[kRange].begin + window * wire::kSmallWindowBytes,
                    wire::kSmallWindowBytes},
@@ -24,7 +26,7 @@ wire::Welcome welcome(uint32_t devices, uint32_t window, uint32_t driver_version
 
 }  // namespace
 
-TwoPuppets::TwoPuppets() : first(welcome(2, 3, 13000)), second(welcome(1, 5, 12080)) {
+TwoPuppets::TwoPuppets() : first(welcome(2, 5, 13000)), second(welcome(1, 7, 12080)) {
   const std::string one = "127.0.0.1@" + std::to_string(first.port());
   const std::string two = "127.0.0.1@" + std::to_string(second.port());
   const std::string devices = one + ":1," + two + ":0," + one + ":0";

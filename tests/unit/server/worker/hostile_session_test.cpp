@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
+#include <future>
 #include <string>
 #include <thread>
 #include <vector>
@@ -199,14 +199,21 @@ TEST_F(HostileSessionTest, AHostFunctionsBytesWaitForPatchesOfALostConnection) {
   ASSERT_EQ(executor.mirrors.add({exposed.address, exposed.bytes, 2, 0, 0}, kReply).result,
             CUDA_SUCCESS);
   auto* const memory = reinterpret_cast<std::byte*>(exposed.address);
-  auto loan = std::make_unique<server::Mirrors::Loan>(executor.mirrors);
-  ASSERT_NE(loan->number(), 0u);
+  std::promise<uint64_t> lent;
+  std::promise<void> ran;
+  std::thread driver([&] {  // a Loan begins and ends on one thread
+    const server::Mirrors::Loan loan(executor.mirrors);
+    lent.set_value(loan.number());
+    ran.get_future().wait();
+  });
+  const uint64_t number = lent.get_future().get();
+  EXPECT_NE(number, 0u);
   constexpr std::byte kOfPatch{5}, kOfFunction{6};
   link.region[16] = kOfFunction;
-  const wire::MirrorLoan returned{loan->number(), 1};
+  const wire::MirrorLoan returned{number, 1};
   std::memcpy(&link.region[wire::MirrorLoan::offset(exposed.bytes)], &returned, sizeof returned);
   link.connected = false;
-  std::thread driver([&] { loan.reset(); });
+  ran.set_value();
   std::this_thread::sleep_for(kOutage);
   EXPECT_EQ(memory[16], std::byte{0}) << "the patch has not arrived";
   std::vector<std::byte> bytes(8);
