@@ -45,7 +45,10 @@ class SmallMirrorTest : public ::testing::Test {
     ASSERT_TRUE(any_mirrored());
     ASSERT_EQ(push_mirrors(route()), CUDA_SUCCESS);  // a wait needs work in flight
   }
-  void TearDown() override { unmirror(memory_.data()); }
+  void TearDown() override {
+    unmirror(memory_.data());
+    after_peer(&lone_.puppet);  // its thread does not touch worker_ any more
+  }
   Route route() { return lone_.session->in_context(1); }
   // The numbers of MirrorFetchBehind and MirrorFetch commands since the last call.
   std::vector<size_t> asked() {
@@ -120,8 +123,8 @@ TEST_F(SmallMirrorTest, AFetchDuringTheWaitMakesTheBytesOld) {
   Wait wait(route());
   ASSERT_TRUE(wait.start());
   EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
-  before_peer(&lone_.puppet);
   worker_[7] = std::byte{0x70};
+  before_peer(&lone_.puppet);
   ASSERT_EQ(pull_mirrors(*lone_.session), CUDA_SUCCESS);
   EXPECT_EQ(memory_, worker_);
   ASSERT_EQ(wait.finish(), CUDA_SUCCESS);
@@ -152,11 +155,12 @@ TEST_F(SmallMirrorTest, AnAnswerWithoutAConfirmedPatchIsFetchedAgain) {
   EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
   std::byte* const fetched = fetched_;
   mirror(*lone_.session, 1, other.data(), other.size());
+  after_peer(&lone_.puppet);
   fetched_ = fetched;
   memory_[0] = worker_[0] = std::byte{0x11};
+  before_peer(&lone_.puppet);
   ASSERT_EQ(push_mirrors(route()), CUDA_SUCCESS);
   ASSERT_EQ(pull_mirrors(*lone_.session), CUDA_SUCCESS);
-  before_peer(&lone_.puppet);
   ASSERT_EQ(wait.finish(), CUDA_SUCCESS);
   after_peer(&lone_.puppet);
   EXPECT_EQ(memory_, worker_);

@@ -55,6 +55,7 @@ class MirrorNewsTest : public ::testing::Test {
   }
   void TearDown() override {
     for (auto& memory : memory_) unmirror(memory.data());
+    after_peer(&lone_.puppet);  // its thread does not touch workers_ any more
   }
 
   Answer news(const Command& command) {
@@ -92,6 +93,7 @@ class MirrorNewsTest : public ::testing::Test {
     worker.news.push_back({offset, 1});
   }
   Worker& worker_of(size_t mirror) {
+    after_peer(&lone_.puppet);  // its thread uses workers_
     return workers_[reinterpret_cast<uintptr_t>(memory_[mirror].data())];
   }
   CUresult pull() {
@@ -222,6 +224,7 @@ TEST_F(MirrorNewsTest, AWaitOfALaterSessionUsesAnswersThatCameWithTheEvent) {
   EXPECT_EQ(asked(), (std::vector<size_t>{0, 0}));
   EXPECT_EQ(memory_[0], worker_of(0).bytes);
   write(0, 1, 3);  // later work, or the stream may not have reached its wait
+  before_peer(&lone_.puppet);
   ASSERT_EQ(pull_mirrors(*other.session), CUDA_SUCCESS);
   EXPECT_EQ(asked(), (std::vector<size_t>{1, 0}));
   EXPECT_EQ(memory_[0], worker_of(0).bytes);

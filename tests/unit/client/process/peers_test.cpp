@@ -7,6 +7,7 @@
 
 #include "client/route/host_functions.h"
 #include "client/session/capture_answers.h"
+#include "common/base/peer_order.h"
 #include "tests/unit/client/two_puppets.h"
 
 namespace rcuda::client {
@@ -143,6 +144,7 @@ TEST_F(HostFunctionsTest, ARefusedOneIsForgotten) {
     const CaptureAnswers answers(true);
     EXPECT_EQ(launch_stream_callback(nullptr, [](CUresult) {}), CUDA_ERROR_NOT_SUPPORTED);
   }
+  after_peer(&first());
   first().on(wire::Custom::kLaunchHost, nullptr);
   EXPECT_NE(callback, 0u);
   EXPECT_FALSE(first_session().events().remove_callback(callback));
