@@ -103,7 +103,7 @@ class EventState {
   // Whether the record with the number record_ is done. Written with mutex_ held. Stays false if
   // left_to_worker_ is true.
   std::atomic<bool> done_{false};
-  std::atomic<bool> fetched_{false};  // see is_fetched(); only if done_ is true
+  std::atomic<bool> fetched_{false};      // see is_fetched(); only if done_ is true
   Place place_ RCUDA_GUARDED_BY(mutex_);  // the position of the latest record
 
   std::optional<Word> word_ RCUDA_GUARDED_BY(mutex_);
