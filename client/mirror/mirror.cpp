@@ -508,7 +508,8 @@ CUresult pull_mirrors(Session& session, MirrorQuestions* asked) {
   std::vector<SessionOrder> met;
   std::ranges::copy_if(orders, std::back_inserter(met), is_met);
   const auto comes_before = [&](Session* other) {
-    return !other->lost() && std::ranges::find(orders, other, &SessionOrder::earlier) != orders.end();
+    return !other->lost() &&
+           std::ranges::find(orders, other, &SessionOrder::earlier) != orders.end();
   };
   std::vector<Shared> due;
   for (const Shared& mirror : chosen([&](const Mirror& known) {
