@@ -149,9 +149,8 @@ struct Earlier {
 };
 
 // Orders work of two workers: commands that are sent to the stream `later` after this call wait for
-// `earlier`. `order`: gets the result of note_order(); may be null.
-CUresult signal_then_await(const Earlier& earlier, const StreamRoute& later,
-                           uint64_t* order = nullptr) {
+// `earlier`.
+CUresult signal_then_await(const Earlier& earlier, const StreamRoute& later) {
   Session& signalling = *earlier.worker.session;
   Peers& peers = Process::get().peers();
   RCUDA_RETURN_IF_CUDA_ERROR(peers.wake(signalling, *later.session));
@@ -173,29 +172,21 @@ CUresult signal_then_await(const Earlier& earlier, const StreamRoute& later,
   SentCommand sent;
   const CUresult awaited =
       later.session->post(later, wire::PeerAwaitBody{body}, transport::Wake::kYes, &sent);
-  if (sent.is_sent()) {
-    const uint64_t noted = note_order(signalling, later, sent, any_mirrored());
-    if (order) *order = noted;
-  }
+  if (sent.is_sent()) note_order(signalling, later, sent, any_mirrored());
   return either(signalled, awaited);
 }
 
 // If copies before the event write page-locked memory, lets the client send the source of later
 // copies in the stream `later` as soon as the event's stream has reached the event
-// (reached_places.h). Also queries mirrored memory of the event's session for a later wait that
-// covers this order (0: none).
-void follow_writes(const StreamRoute& later, Event& event, uint64_t order) {
+// (reached_places.h).
+void follow_writes(const StreamRoute& later, Event& event) {
   const transport::MediumTraits& traits = later.session->traits();
   if (!later.timeline || traits.shares_pages || !traits.copies_by_cpu) return;
   const EventState::Place place = event.state.place();
   if (!place.timeline || !place.timeline->may_write_until(place.position)) return;
-  std::unique_ptr<MirrorQuestions> questions;
   std::shared_ptr<ReachedPlace> watched = event.session->reached_places().watch(
-      {route_of(event), event.id, place.timeline, place.position, place.command},
-      may_query_early(*later.session, order) ? &questions : nullptr);
-  if (!watched) return;
-  if (questions) note_early(*later.session, order, watched, std::move(questions));
-  later.timeline->follows(std::move(watched));
+      {route_of(event), event.id, place.timeline, place.position, place.command});
+  if (watched) later.timeline->follows(std::move(watched));
 }
 
 // Returns the stream that this library has in the context of `owner`. Copies issued in a third
@@ -296,9 +287,8 @@ CUresult wait_across_servers(CUstream handle, const StreamRoute& stream, CUevent
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
   pace(stream);
-  uint64_t order = 0;
-  RCUDA_RETURN_IF_CUDA_ERROR(signal_then_await({route_of(event), event.id, true}, stream, &order));
-  follow_writes(stream, event, order);
+  RCUDA_RETURN_IF_CUDA_ERROR(signal_then_await({route_of(event), event.id, true}, stream));
+  follow_writes(stream, event);
   return take_errors({stream.session, event.session});
 }
 

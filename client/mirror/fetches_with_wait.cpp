@@ -1,7 +1,6 @@
 #include "client/mirror/fetches_with_wait.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <vector>
 
@@ -23,9 +22,12 @@ constexpr size_t kMostQuestions = 4;
 }  // namespace
 
 FetchesWithWait::~FetchesWithWait() {
+  const auto is_open = [](const Question& question) { return !question.answered; };
   // Wake the worker: the queries do not wake it, and perhaps the caller has not sent a command that
   // wakes it.
-  if (!is_answered()) (void)session_.call(session_.in_context(0), wire::PingBody{});
+  if (news_call_ || std::any_of(questions_.begin(), questions_.end(), is_open)) {
+    (void)session_.call(session_.in_context(0), wire::PingBody{});
+  }
   for (Question& question : questions_) {
     Reply reply;
     if (!question.answered) (void)answer(question, &reply);
@@ -53,14 +55,6 @@ void FetchesWithWait::ask(const std::vector<std::shared_ptr<Mirror>>& mirrors, W
     news_call_.reset();
     news_.clear();
   }
-}
-
-bool FetchesWithWait::is_answered() const {
-  const auto now = std::chrono::steady_clock::now();
-  return (!news_call_ || session_.await(*news_call_, now)) &&
-         std::all_of(questions_.begin(), questions_.end(), [&](const Question& question) {
-           return question.answered || session_.await(question.call, now);
-         });
 }
 
 std::vector<MirrorNews> FetchesWithWait::news() {

@@ -30,8 +30,6 @@ class FetchesWithWait final : public MirrorQuestions {
   // The queries do not wake the worker: the caller's next command must wake it.
   void ask(const std::vector<std::shared_ptr<Mirror>>& mirrors, Word word);
   bool empty() const { return questions_.empty() && news_.empty(); }
-  // Whether the worker has answered all queries, so that nothing blocks.
-  bool is_answered() const;
   // Merges the answer for this mirror. Returns false if there is no answer for it, or if the
   // client's bytes may be newer than the answer. The caller then fetches the mirror as usual.
   bool take(Mirror& mirror) RCUDA_REQUIRES(pull_mutex);

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <cstring>
 #include <iterator>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -490,19 +489,9 @@ std::unique_ptr<MirrorQuestions> ask_with_wait(Session& session, Word word) {
 CUresult pull_mirrors(Session& session, MirrorQuestions* asked) {
   if (!any_mirrored()) [[likely]]
     return CUDA_SUCCESS;
+  auto* const early = static_cast<FetchesWithWait*>(asked);
   MutexLock lock(pull_mutex);
   const std::vector<SessionOrder> orders = orders_before(session);
-  std::map<const Session*, FetchesWithWait*> answered;
-  if (asked) answered[&session] = static_cast<FetchesWithWait*>(asked);
-  // An answer of one stream's order may lack writes that another stream's order covers, so it is
-  // used only if it belongs to the only order with the earlier session.
-  std::vector<std::shared_ptr<FetchesWithWait>> early;
-  for (const SessionOrder& order : orders) {
-    if (std::ranges::count(orders, order.earlier, &SessionOrder::earlier) != 1) continue;
-    if (auto queries = take_early(session, order)) {
-      answered[order.earlier] = early.emplace_back(std::move(queries)).get();
-    }
-  }
   // `met`: the orders whose earlier work is already over. The fetch below covers this work, so
   // later waits need not cover it.
   std::vector<SessionOrder> met;
@@ -520,13 +509,12 @@ CUresult pull_mirrors(Session& session, MirrorQuestions* asked) {
       MutexLock state(mirrors_mutex);
       if (mirror->is(MirrorStage::kNew) || !mirror->fetched) continue;
     }
-    const auto found = answered.find(mirror->session);
-    if (found != answered.end() && found->second->take(*mirror)) continue;
+    if (early && early->take(*mirror)) continue;
     due.push_back(mirror);
   }
-  NewsOfSessions news;
-  for (auto& [of, queries] : answered) news[of] = queries->news();
-  const std::vector<CUresult> results = pull(due, std::move(news));
+  std::vector<MirrorNews> news;
+  if (early) news = early->news();
+  const std::vector<CUresult> results = pull(due, news);
   for (size_t i = 0; i < due.size(); ++i) {
     if (results[i] == CUDA_SUCCESS) continue;
     if (due[i]->session == &session || !due[i]->session->lost()) return results[i];

@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -153,11 +152,10 @@ struct Mirror {
 CUresult push(Mirror& mirror, std::vector<std::byte>* content, size_t* sent_bytes)
     RCUDA_REQUIRES(push_mutex);
 // Fetches the GPU's changes: queries all mirrors in one round trip, then fetches. Returns a result
-// for each mirror. After a failure the next call fetches the rest. `news`: answers that have
-// arrived, by session; those of a session in the same order as its mirrors.
-using NewsOfSessions = std::map<const Session*, std::vector<MirrorNews>>;
+// for each mirror. After a failure the next call fetches the rest. `news`: answers that came with
+// the wait, in the same order.
 std::vector<CUresult> pull(const std::vector<std::shared_ptr<Mirror>>& mirrors,
-                           NewsOfSessions news = {}) RCUDA_REQUIRES(pull_mutex);
+                           std::span<MirrorNews> news = {}) RCUDA_REQUIRES(pull_mutex);
 // Copies the bytes that the worker changed since the last exchange into the application's memory.
 // `there`: the worker's bytes of the whole mirror; only those in `runs` are read. `noted`: the
 // worker has noted that the client gets these bytes.

@@ -281,10 +281,9 @@ void take_early(Pull& pull, MirrorNews& news, bool may_lack) {
   if (news.result != CUDA_SUCCESS || (!news.is_complete && may_lack)) return;
   Mirror& mirror = *pull.mirror;
   MutexLock lock(mirrors_mutex);
-  if (mirror.version - mirror.sent_versions != news.version - news.sent_versions ||
-      mirror.answer != news.known) {
+  if (mirror.version - mirror.sent_versions != news.version - news.sent_versions) {
     if (!news.runs.empty()) return;
-    news.state.answer = mirror.answer;  // another thread has merged a later answer
+    news.state.answer = mirror.answer;  // the last answer that another thread took over
   }
   pull.version = mirror.version;
   pull.news = std::move(news);
@@ -293,20 +292,18 @@ void take_early(Pull& pull, MirrorNews& news, bool may_lack) {
 }  // namespace
 
 std::vector<CUresult> pull(const std::vector<std::shared_ptr<Mirror>>& mirrors,
-                           NewsOfSessions news) {
+                           std::span<MirrorNews> news) {
   std::vector<Pull> pulls(mirrors.size());
   std::vector<Pull*> due;
-  std::map<const Session*, std::span<MirrorNews>> unused;
-  for (auto& [session, all] : news) unused[session] = all;
+  const bool may_lack = news.size() <= kFewNews;
   for (size_t i = 0; i < mirrors.size(); ++i) {
     pulls[i].mirror = mirrors[i];
     due.push_back(&pulls[i]);
-    std::span<MirrorNews>& rest = unused[mirrors[i]->session];
     const auto asked = std::find_if(
-        rest.begin(), rest.end(), [&](const MirrorNews& one) { return one.mirror == mirrors[i]; });
-    if (asked == rest.end()) continue;
-    take_early(pulls[i], *asked, news[mirrors[i]->session].size() <= kFewNews);
-    rest = {asked + 1, rest.end()};
+        news.begin(), news.end(), [&](const MirrorNews& one) { return one.mirror == mirrors[i]; });
+    if (asked == news.end()) continue;
+    take_early(pulls[i], *asked, may_lack);
+    news = {asked + 1, news.end()};  // news and pulls have the same order
   }
   // The number of attempts is limited: a stream whose work never ends must not block the caller
   // indefinitely. The bytes of the last attempt are used unless they lack a confirmed patch.

@@ -69,8 +69,8 @@ class EventState {
   void leave_to_worker();
 
   // Whether the latest record is done. kUnknown: ask the worker. kDone with an error in *result:
-  // the event's work has failed. *record: the number of the record, for the functions below. It
-  // is 0 if the record is done and fetched.
+  // the event's work has failed. *record: the number of the record, for found_pending(),
+  // found_done() and note_fetched(); 0 for kPending, and for a record that is fetched.
   Progress progress(uint64_t* record, CUresult* result);
   // Call it if the worker answered that the record is not done. `news`: News::count() when the
   // query was sent. Asks the worker to report the end of the record. The report only saves round
@@ -79,7 +79,7 @@ class EventState {
   // Call it if the worker answered that the record is done.
   void found_done(uint64_t record);
   // Whether the host has seen what the GPU wrote to mirrored memory before the latest record.
-  // note_fetched(): call it after a fetch that began when the record was known to be done.
+  // note_fetched(): call it after a fetch whose answers have all writes before the record.
   bool is_fetched() const { return fetched_.load(std::memory_order_acquire); }
   void note_fetched(uint64_t record);
   // Blocks until the record that is the latest at the time of the call is done. Later records of

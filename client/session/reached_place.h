@@ -4,7 +4,6 @@
 // Threads: any. Does not block.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -31,9 +30,6 @@ class ReachedPlace {
   bool is_in_stream_of(const ReachedPlace& other) const;
   // Places of a lost session, and of a stream that has failed, also count as reached.
   bool is_reached();
-  // Whether the place was reached when the worker wrote the first word, that of the event's watch.
-  // So answers that came with this word contain all writes of the work before the place.
-  bool is_reached_with_watch() { return is_reached() && !is_marked_; }
   // If the place counts as reached, calls the function at once. Otherwise ReachedPlaces calls it
   // later, on its thread. The function must not block. It may use other sessions, because
   // sessions live until the process ends.
@@ -45,10 +41,10 @@ class ReachedPlace {
 
   const std::weak_ptr<Timeline> timeline_;
   const uint64_t position_;
-  Word word_;  // used by the thread of ReachedPlaces only
-  // The worker could not watch the event, and writes the word for a mark that was sent to the
-  // stream later.
-  std::atomic<bool> is_marked_{false};
+  // Used by the thread of ReachedPlaces only. `is_marked_`: the worker could not watch the event,
+  // and writes the word for a mark that was sent to the stream later.
+  Word word_;
+  bool is_marked_ = false;
   Mutex mutex_;
   bool is_reached_ RCUDA_GUARDED_BY(mutex_) = false;
   std::vector<std::function<void()>> functions_ RCUDA_GUARDED_BY(mutex_);

@@ -24,8 +24,7 @@ ReachedPlaces::~ReachedPlaces() {
   thread.join();
 }
 
-std::shared_ptr<ReachedPlace> ReachedPlaces::watch(const EventRecord& record,
-                                                   std::unique_ptr<MirrorQuestions>* questions) {
+std::shared_ptr<ReachedPlace> ReachedPlaces::watch(const EventRecord& record) {
   MutexLock lock(mutex_);
   if (!thread_.joinable()) {
     if (const Status started = start_thread(&thread_, [this] { run(); }); !started.ok()) {
@@ -47,8 +46,6 @@ std::shared_ptr<ReachedPlace> ReachedPlaces::watch(const EventRecord& record,
   watched_.push_back(watched);
   lock.unlock();
   changed_.notify_all();
-  // If the next command is not sent, the session is lost, which also ends the queries.
-  if (questions) *questions = session_.mirrors().ask(*word);
   const wire::WatchEventBody body{record.event, word->index, word->sequence, record.command, 1, 0};
   SentCommand sent;
   (void)session_.post(record.route, body, transport::Wake::kYes, &sent);

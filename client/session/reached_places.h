@@ -20,7 +20,6 @@
 #include <thread>
 #include <vector>
 
-#include "client/session/mirror_sync.h"
 #include "client/session/reached_place.h"
 #include "client/session/route.h"
 #include "common/base/mutex.h"
@@ -45,12 +44,9 @@ class ReachedPlaces {
   ReachedPlaces(const ReachedPlaces&) = delete;
   ReachedPlaces& operator=(const ReachedPlaces&) = delete;
 
-  // Asks the worker to report when the stream has reached the record. `questions`: gets queries
-  // about the session's mirrored memory at that time; stays null if there is nothing to query. A
-  // null pointer: nothing is queried. Returns null if no completion word is free, the command
-  // cannot be sent or the thread cannot be started.
-  std::shared_ptr<ReachedPlace> watch(const EventRecord& record,
-                                      std::unique_ptr<MirrorQuestions>* questions);
+  // Asks the worker to report when the stream has reached the record. Returns null if no completion
+  // word is free, the command cannot be sent or the thread cannot be started.
+  std::shared_ptr<ReachedPlace> watch(const EventRecord& record);
 
  private:
   void run();

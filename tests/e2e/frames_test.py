@@ -22,7 +22,7 @@ EVERYWHERE = {
     "record": (1, 0),
     "wait_event": (1, 0),
     "query_done": (0, 0),
-    # Only the first query of a record fetches the GPU's writes to mapped memory.
+    # After the GPU's writes to mapped memory are fetched, later queries of the record fetch nothing.
     "query_done_beside_mapped": (0, 0),
     "memset": (1, 0),
     "create_event": (2, 0),

@@ -13,9 +13,9 @@ namespace {
 
 wire::Welcome welcome(uint32_t devices, uint32_t window, uint32_t driver_version) {
   wire::Welcome made = test::PuppetServer::welcome_with(devices);
-  // Not the first range, where AddressSanitizer has its shadow memory. The bases lie below those of
-  // welcome_with(), and above ThreadSanitizer's own mappings, which end at kBases.begin, and the
-  // margin that the client adds to them.
+  // Not the first range, where AddressSanitizer has its shadow memory. Bases 0 to 3 lie within the
+  // 16 GiB (kRoom, own_addresses.cpp) that the client keeps free above ThreadSanitizer's mappings,
+  // which end at kBases.begin. The bases from kFirstBase on are those of welcome_with().
   constexpr size_t kRange = std::size(wire::kWindowRanges) > 1 ? 1 : 0;
   made.windows = {{wire::kWindowRanges[kRange].begin + window * wire::kSmallWindowBytes,
                    wire::kSmallWindowBytes},

@@ -46,9 +46,9 @@ class FreeTest : public TwoPuppetsTest {
   }
   bool is_known() { return memory().find(address()).has_value(); }
 
-  // Makes a call during which the puppet's thread uses objects of the test.
+  // Makes a call during which the first puppet's thread uses objects of the test.
   template <typename Call>
-  CUresult during(const Call& call) {
+  CUresult ordered_with_puppet(const Call& call) {
     before_peer(&first());
     const CUresult result = call();
     after_peer(&first());
@@ -71,7 +71,7 @@ TEST_F(FreeTest, GoesToTheContextOfTheMemory) {
   Seen seen;
   watch(api::Opcode::cuMemFree_v2, &seen);
   add(Placement::kDevice);
-  EXPECT_EQ(during([&] { return cuMemFree_v2(address()); }), CUDA_SUCCESS);
+  EXPECT_EQ(ordered_with_puppet([&] { return cuMemFree_v2(address()); }), CUDA_SUCCESS);
   EXPECT_EQ(seen.context, owner());
   EXPECT_FALSE(seen.known);
 }
@@ -81,7 +81,7 @@ TEST_F(FreeTest, OfAnotherServerGoesToTheContextOfTheMemory) {
   add(Placement::kDeviceAsync);
   constexpr auto kOpcode = static_cast<uint16_t>(api::Opcode::cuMemFreeAsync);
   (void)sent(kOpcode);
-  EXPECT_EQ(during([&] { return cuMemFreeAsync(address(), nullptr); }), CUDA_SUCCESS);
+  EXPECT_EQ(ordered_with_puppet([&] { return cuMemFreeAsync(address(), nullptr); }), CUDA_SUCCESS);
   const auto commands = sent(kOpcode);
   ASSERT_EQ(commands.size(), 1u);
   EXPECT_EQ(commands[0].header.context, owner());
@@ -93,7 +93,7 @@ TEST_F(FreeTest, MappedMemoryIsForgottenBeforeItEnds) {
   Seen seen;
   watch(api::Opcode::cuMemUnmap, &seen);
   add(Placement::kMapped);
-  EXPECT_EQ(during([&] { return cuMemUnmap(address(), kBytes); }), CUDA_SUCCESS);
+  EXPECT_EQ(ordered_with_puppet([&] { return cuMemUnmap(address(), kBytes); }), CUDA_SUCCESS);
   EXPECT_EQ(seen.context, owner());
   EXPECT_FALSE(seen.known);
 }
@@ -102,12 +102,13 @@ TEST_F(FreeTest, MemoryOfAnotherProcessIsForgottenBeforeItsLastClose) {
   Seen seen;
   watch(api::Opcode::cuIpcCloseMemHandle, &seen);
   add(Placement::kMapped, 2);
-  EXPECT_EQ(during([&] { return cuIpcCloseMemHandle(address()); }), CUDA_SUCCESS);
+  EXPECT_EQ(ordered_with_puppet([&] { return cuIpcCloseMemHandle(address()); }), CUDA_SUCCESS);
   EXPECT_TRUE(seen.known);
-  EXPECT_EQ(during([&] { return cuIpcCloseMemHandle(address()); }), CUDA_SUCCESS);
+  EXPECT_EQ(ordered_with_puppet([&] { return cuIpcCloseMemHandle(address()); }), CUDA_SUCCESS);
   EXPECT_EQ(seen.context, owner());
   EXPECT_FALSE(seen.known);
-  EXPECT_EQ(during([&] { return cuIpcCloseMemHandle(address()); }), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(ordered_with_puppet([&] { return cuIpcCloseMemHandle(address()); }),
+            CUDA_ERROR_INVALID_VALUE);
 }
 
 // Another thread may open the memory while the command of its last close is in flight.
@@ -122,7 +123,8 @@ TEST_F(FreeTest, ARefusedCloseCountsWithOpeningsOfOtherThreads) {
       return Answer{CUDA_ERROR_INVALID_VALUE, {}};
     });
     add(Placement::kMapped, openings);
-    EXPECT_EQ(during([&] { return cuIpcCloseMemHandle(address()); }), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(ordered_with_puppet([&] { return cuIpcCloseMemHandle(address()); }),
+              CUDA_ERROR_INVALID_VALUE);
     ASSERT_TRUE(is_known());
     EXPECT_EQ(memory().find(address())->openings, openings == 1 ? 2u : 1u);
     EXPECT_TRUE(memory().remove(address()));
@@ -136,7 +138,7 @@ TEST_F(FreeTest, AReservationIsForgottenBeforeItEnds) {
     return Answer{};
   });
   ASSERT_TRUE(memory().reserve(address(), kBytes, &first_session()));
-  EXPECT_EQ(during([&] { return cuMemAddressFree(address(), kBytes); }), CUDA_SUCCESS);
+  EXPECT_EQ(ordered_with_puppet([&] { return cuMemAddressFree(address(), kBytes); }), CUDA_SUCCESS);
   EXPECT_EQ(reserved, nullptr);
 }
 
@@ -148,15 +150,18 @@ TEST_F(FreeTest, ARefusedCallLeavesTheMemoryKnown) {
     watch(opcode, &seen, CUDA_ERROR_INVALID_VALUE);
   }
   add(Placement::kDevice);
-  EXPECT_EQ(during([&] { return cuMemFree_v2(address()); }), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(ordered_with_puppet([&] { return cuMemFree_v2(address()); }), CUDA_ERROR_INVALID_VALUE);
   EXPECT_TRUE(memory().remove(address()));
   add(Placement::kMapped, 1);
-  EXPECT_EQ(during([&] { return cuMemUnmap(address(), kBytes); }), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(during([&] { return cuIpcCloseMemHandle(address()); }), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(ordered_with_puppet([&] { return cuMemUnmap(address(), kBytes); }),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(ordered_with_puppet([&] { return cuIpcCloseMemHandle(address()); }),
+            CUDA_ERROR_INVALID_VALUE);
   ASSERT_TRUE(is_known());
   EXPECT_EQ(memory().find(address())->openings, 1u);
   ASSERT_TRUE(memory().reserve(address(), kBytes, &first_session()));
-  EXPECT_EQ(during([&] { return cuMemAddressFree(address(), kBytes); }), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(ordered_with_puppet([&] { return cuMemAddressFree(address(), kBytes); }),
+            CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(memory().reserved_by(address()), &first_session());
   EXPECT_EQ(memory().unreserve(address()), kBytes);
 }
@@ -167,7 +172,8 @@ TEST_F(FreeTest, ARefusedFreeInStreamOrderLeavesTheMemoryKnown) {
   watch(api::Opcode::cuMemFreeAsync, &seen, CUDA_ERROR_INVALID_VALUE);
   add(Placement::kDeviceAsync);
   const CaptureAnswers answers(true);
-  EXPECT_EQ(during([&] { return cuMemFreeAsync(address(), nullptr); }), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(ordered_with_puppet([&] { return cuMemFreeAsync(address(), nullptr); }),
+            CUDA_ERROR_INVALID_VALUE);
   EXPECT_TRUE(is_known());
 }
 

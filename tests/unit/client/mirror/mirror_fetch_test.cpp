@@ -47,7 +47,7 @@ class SmallMirrorTest : public ::testing::Test {
   }
   void TearDown() override {
     unmirror(memory_.data());
-    after_peer(&lone_.puppet);  // its thread does not touch worker_ any more
+    after_peer(&lone_.puppet);  // worker_ is destroyed after the thread's last use
   }
   Route route() { return lone_.session->in_context(1); }
   // The numbers of MirrorFetchBehind and MirrorFetch commands since the last call.

@@ -1,17 +1,12 @@
 // Many small mirrors: one query (MirrorNews) for all, whose answer has only the changed bytes.
 #include <cstring>
 #include <map>
-#include <memory>
 #include <span>
-#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "client/mirror/mirror.h"
-#include "client/mirror/session_order.h"
-#include "client/session/reached_places.h"
-#include "client/session/timeline.h"
 #include "client/session/wait.h"
 #include "common/base/peer_order.h"
 #include "tests/unit/client/mirror/mirror_answers.h"
@@ -55,7 +50,7 @@ class MirrorNewsTest : public ::testing::Test {
   }
   void TearDown() override {
     for (auto& memory : memory_) unmirror(memory.data());
-    after_peer(&lone_.puppet);  // its thread does not touch workers_ any more
+    after_peer(&lone_.puppet);  // workers_ is destroyed after the thread's last use
   }
 
   Answer news(const Command& command) {
@@ -195,41 +190,6 @@ TEST_F(MirrorNewsTest, AWaitAsksWithItsOwnCommand) {
   EXPECT_EQ(body.count, kMirrors);
   EXPECT_NE(body.sequence_behind, 0u) << "of the wait's word";
   EXPECT_EQ(asked(), (std::vector<size_t>{0, 0}));
-}
-
-// A stream of another session waits for an event of the mirrors' session. The queries travel with
-// the watch of the event, so a wait of the other session needs no query of its own, once.
-TEST_F(MirrorNewsTest, AWaitOfALaterSessionUsesAnswersThatCameWithTheEvent) {
-  ASSERT_EQ(pull(), CUDA_SUCCESS);
-  (void)asked();
-  LoneSession other;
-  const auto awaited = std::make_shared<Timeline>(*lone_.session, 1, 2);
-  const auto stream = std::make_shared<Timeline>(*other.session, 1, 7);
-  stream->count();
-  const uint64_t order = note_order(*lone_.session, {other.session.get(), 1, 0, stream.get()},
-                                    {.number = 1, .position = stream->sent()}, true);
-  ASSERT_TRUE(may_query_early(*other.session, order));
-  write(0, 0, 2);
-  before_peer(&lone_.puppet);
-  std::unique_ptr<MirrorQuestions> queries;
-  const auto place = lone_.session->reached_places().watch(
-      {lone_.session->in_context(1), 9, awaited, 5, 77}, &queries);
-  ASSERT_TRUE(place && queries);
-  note_early(*other.session, order, place, std::move(queries));
-  EXPECT_EQ(asked(), (std::vector<size_t>{1, 0}));
-  while (!place->is_reached()) std::this_thread::yield();
-  after_peer(&lone_.puppet);
-
-  ASSERT_EQ(pull_mirrors(*other.session), CUDA_SUCCESS);
-  EXPECT_EQ(asked(), (std::vector<size_t>{0, 0}));
-  EXPECT_EQ(memory_[0], worker_of(0).bytes);
-  write(0, 1, 3);  // later work, or the stream may not have reached its wait
-  before_peer(&lone_.puppet);
-  ASSERT_EQ(pull_mirrors(*other.session), CUDA_SUCCESS);
-  EXPECT_EQ(asked(), (std::vector<size_t>{1, 0}));
-  EXPECT_EQ(memory_[0], worker_of(0).bytes);
-  stream->advance(1);
-  ASSERT_EQ(pull_mirrors(*other.session), CUDA_SUCCESS);
 }
 
 // Another thread's launch sends a patch while this thread waits. The answer has the GPU's earlier

@@ -33,8 +33,7 @@ class ReachedPlacesTest : public ::testing::Test {
   std::shared_ptr<Timeline> make_timeline() { return std::make_shared<Timeline>(session(), 1, 2); }
   std::shared_ptr<ReachedPlace> watch(const std::shared_ptr<Timeline>& timeline,
                                       uint64_t position) {
-    return session().reached_places().watch({session().in_context(1), 9, timeline, position, 77},
-                                            nullptr);
+    return session().reached_places().watch({session().in_context(1), 9, timeline, position, 77});
   }
   // The worker reports that the stream has reached the event.
   void reach() {
@@ -108,8 +107,7 @@ TEST_F(ReachedPlacesTest, FunctionsAreCalledWhenTheSessionIsLost) {
   lone_.puppet.link().close();
   EXPECT_TRUE(eventually([&] { return calls == 1; }));
   EXPECT_FALSE(timeline->has_reached(5));
-  EXPECT_FALSE(
-      session().reached_places().watch({session().in_context(1), 9, timeline, 6, 78}, nullptr));
+  EXPECT_FALSE(session().reached_places().watch({session().in_context(1), 9, timeline, 6, 78}));
 }
 
 TEST_F(ReachedPlacesTest, ACopyFollowsAPlaceAfterAllWritesToItsSource) {

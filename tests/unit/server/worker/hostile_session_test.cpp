@@ -200,11 +200,11 @@ TEST_F(HostileSessionTest, AHostFunctionsBytesWaitForPatchesOfALostConnection) {
             CUDA_SUCCESS);
   auto* const memory = reinterpret_cast<std::byte*>(exposed.address);
   std::promise<uint64_t> lent;
-  std::promise<void> ran;
+  std::promise<void> function_ran;
   std::thread driver([&] {  // a Loan begins and ends on one thread
     const server::Mirrors::Loan loan(executor.mirrors);
     lent.set_value(loan.number());
-    ran.get_future().wait();
+    function_ran.get_future().wait();
   });
   const uint64_t number = lent.get_future().get();
   EXPECT_NE(number, 0u);
@@ -213,7 +213,7 @@ TEST_F(HostileSessionTest, AHostFunctionsBytesWaitForPatchesOfALostConnection) {
   const wire::MirrorLoan returned{number, 1};
   std::memcpy(&link.region[wire::MirrorLoan::offset(exposed.bytes)], &returned, sizeof returned);
   link.connected = false;
-  ran.set_value();
+  function_ran.set_value();
   std::this_thread::sleep_for(kOutage);
   EXPECT_EQ(memory[16], std::byte{0}) << "the patch has not arrived";
   std::vector<std::byte> bytes(8);

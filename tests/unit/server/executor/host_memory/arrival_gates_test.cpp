@@ -114,7 +114,8 @@ TEST_F(UnaskedTest, WhatComesForWithdrawnMemoryIsDropped) {
     copy(kBytes, wire::kSourceReady, 1 + 10 * i);
     write_all(kBytes, 1 + 10 * i);
 #if defined(__SANITIZE_THREAD__)
-    // The copies write equal bytes to the same memory, which ThreadSanitizer would report.
+    // Waits for the copy: the next one writes equal bytes to the same memory, and ThreadSanitizer
+    // would report this race.
     EXPECT_TRUE(device_has(kBytes));
 #endif
   }
