@@ -22,7 +22,7 @@ if(RCUDA_SANITIZE)
   target_compile_options(rcuda_options INTERFACE -fsanitize=${RCUDA_SANITIZE} -fno-omit-frame-pointer)
   target_link_options(rcuda_options INTERFACE -fsanitize=${RCUDA_SANITIZE})
   if(RCUDA_SANITIZE MATCHES "undefined")
-    # cuda.h's enumerations grow: values from a newer program, driver or peer may be unknown here, which is no error.
+    # A newer program, driver or peer may use values that the enumerations of this cuda.h lack. That is not an error.
     target_compile_options(rcuda_options INTERFACE -fno-sanitize-recover=undefined -fno-sanitize=enum)
   endif()
   # A program without a sanitizer can load rcuda's libraries that are built with one, if the sanitizer's runtime is

@@ -88,7 +88,8 @@ Result<int> finish(Opening& opening) RCUDA_REQUIRES(opening_mutex) {
   if (head.version == 0) return Status(Code::kNotFound, session.name() + " has no NCCL: " + text);
   // Do not change known() after the first success: other threads then read it without a lock.
   if (version.load() == 0) known()[session.index()] = {head.version, head.waits != 0};
-  RCUDA_DEBUG("%s has NCCL %d (%s)", session.name().c_str(), head.version, text.c_str());
+  RCUDA_DEBUG("%s has NCCL %s (%s)", session.name().c_str(),
+              nccl::version_text(head.version).c_str(), text.c_str());
   return head.version;
 }
 
@@ -160,7 +161,8 @@ const Functions* choose() {
   if (ready != CUDA_SUCCESS) return use_local("rcuda has no device", true);
   const Status opened = open_library();
   if (opened.ok()) {
-    RCUDA_INFO("NCCL runs on the servers (lowest version: %d)", library_version());
+    RCUDA_INFO("NCCL runs on the servers (lowest version: %s)",
+               nccl::version_text(library_version()).c_str());
     return &kFunctions;
   }
   if (choice == "auto") return use_local(opened.context(), false);

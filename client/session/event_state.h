@@ -100,9 +100,8 @@ class EventState {
   Mutex mutex_;
   uint64_t record_ RCUDA_GUARDED_BY(mutex_) = 0;  // grows before and after each record is sent
   bool left_to_worker_ RCUDA_GUARDED_BY(mutex_) = false;
-  // Whether the record with the number record_ is done. Written with mutex_ held. Stays false if
-  // left_to_worker_ is true.
-  std::atomic<bool> done_{false};
+  // Whether the record with the number record_ is done. Stays false if left_to_worker_ is true.
+  bool done_ RCUDA_GUARDED_BY(mutex_) = false;
   std::atomic<bool> fetched_{false};      // see is_fetched(); only if done_ is true
   Place place_ RCUDA_GUARDED_BY(mutex_);  // the position of the latest record
 

@@ -1,7 +1,7 @@
-// WorkPage: a page of memory in which a worker reports to the daemon about its session: the work
-// done, the memory held, the use of the client's fallback medium, the loss of the connection, the
-// NCCL communicators, and the times of the last use, of the end by idle_time and of the session's
-// end. The daemon writes only kept_free().
+// WorkPage: a page of memory that reports a session to the daemon. The worker writes the work done,
+// the memory held, the use of the client's fallback medium, the loss of the connection, the NCCL
+// communicators, and the times of the last use, of the end by idle_time and of the session's end.
+// The daemon writes only kept_free().
 //
 // The daemon makes the page and passes it on with the session. A worker may write any values, so
 // the daemon trusts none of them: it reports them to people, and bounds those on which it acts.

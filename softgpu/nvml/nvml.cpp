@@ -143,6 +143,24 @@ nvmlReturn_t get_pair(const char* function, nvmlDevice_t handle, T* first, T* se
   return result == NVML_SUCCESS ? get(function, handle, 1, second) : result;
 }
 
+// Info: nvmlProcessInfo_v1_t or nvmlProcessInfo_v2_t.
+template <typename Info>
+nvmlReturn_t running_processes(nvmlDevice_t device, unsigned* count, Info* infos) {
+  unsigned ordinal = 0;
+  if (!ordinal_of(device, &ordinal) || !count) return NVML_ERROR_INVALID_ARGUMENT;
+  const auto processes = softgpu::nvml::memory_of_processes(ordinal);
+  const unsigned room = std::exchange(*count, static_cast<unsigned>(processes.size()));
+  if (room < processes.size()) return NVML_ERROR_INSUFFICIENT_SIZE;
+  if (!processes.empty() && !infos) return NVML_ERROR_INVALID_ARGUMENT;
+  for (const auto& [pid, bytes] : processes) {
+    *infos = {};
+    infos->pid = pid;
+    infos->usedGpuMemory = bytes;
+    ++infos;
+  }
+  return NVML_SUCCESS;
+}
+
 }  // namespace
 
 extern "C" {
@@ -216,31 +234,12 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* memory) 
 
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned* count,
                                                      nvmlProcessInfo_v2_t* infos) {
-  unsigned ordinal = 0;
-  if (!ordinal_of(device, &ordinal) || !count) return NVML_ERROR_INVALID_ARGUMENT;
-  const auto processes = softgpu::nvml::memory_of_processes(ordinal);
-  const unsigned room = std::exchange(*count, static_cast<unsigned>(processes.size()));
-  if (room < processes.size()) return NVML_ERROR_INSUFFICIENT_SIZE;
-  if (!processes.empty() && !infos) return NVML_ERROR_INVALID_ARGUMENT;
-  for (const auto& [pid, bytes] : processes) {
-    *infos = {};
-    infos->pid = pid;
-    infos->usedGpuMemory = bytes;
-    ++infos;
-  }
-  return NVML_SUCCESS;
+  return running_processes(device, count, infos);
 }
 
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned* count,
                                                   nvmlProcessInfo_v1_t* infos) {
-  unsigned ordinal = 0;
-  if (!ordinal_of(device, &ordinal) || !count) return NVML_ERROR_INVALID_ARGUMENT;
-  const auto processes = softgpu::nvml::memory_of_processes(ordinal);
-  const unsigned room = std::exchange(*count, static_cast<unsigned>(processes.size()));
-  if (room < processes.size()) return NVML_ERROR_INSUFFICIENT_SIZE;
-  if (!infos && !processes.empty()) return NVML_ERROR_INVALID_ARGUMENT;
-  for (const auto& [pid, bytes] : processes) *infos++ = {pid, bytes};
-  return NVML_SUCCESS;
+  return running_processes(device, count, infos);
 }
 
 nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t one, nvmlDevice_t other,

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "program.h"
 
@@ -27,6 +28,16 @@ char* written(const std::function<void(char*)>& give_to_kernel) {
     give_to_kernel(memory);
   }
   ++*memory;
+  return memory;
+}
+
+// Mapped memory, made by the first call.
+void* mapped_memory() {
+  static void* const memory = [] {
+    void* made;
+    CUDA(cudaHostAlloc(&made, 64, cudaHostAllocMapped));
+    return made;
+  }();
   return memory;
 }
 
@@ -96,16 +107,13 @@ int main(int argc, char** argv) {
       {"wait_event", [&] { CUDA(cudaStreamWaitEvent(stream, event)); }},
       {"query_done", [&] { CUDA(cudaEventQuery(event)); }},
       {"query_done_beside_mapped",
-       [&] {
-         static const bool made = [&] {
-           void* mapped;
-           CUDA(cudaHostAlloc(&mapped, 64, cudaHostAllocMapped));
+       [&, first = true]() mutable {
+         if (std::exchange(first, false)) {
+           CHECK(mapped_memory());
            empty<<<1, 1, 0, stream>>>();
            CUDA(cudaEventRecord(event, stream));
            CUDA(cudaStreamSynchronize(stream));
-           return true;
-         }();
-         CHECK(made);
+         }
          CUDA(cudaEventQuery(event));
        }},
       {"memset", [&] { CUDA(cudaMemsetAsync(device, 0, 64, stream)); }},
@@ -134,12 +142,7 @@ int main(int argc, char** argv) {
       {"pinned_down_64k", [&] { CUDA(cudaMemcpy(pinned, device, 64 << 10, down)); }},
       {"memset_pinned_up_beside_mapped",
        [&] {
-         static void* const mapped = [] {
-           void* memory;
-           CUDA(cudaHostAlloc(&memory, 64, cudaHostAllocMapped));
-           return memory;
-         }();
-         CHECK(mapped);
+         CHECK(mapped_memory());
          CUDA(cudaMemsetAsync(device, 0, 64, nullptr));
          CUDA(cudaMemcpy(device, pinned, 4, up));
        }},

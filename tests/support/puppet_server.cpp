@@ -28,9 +28,10 @@ using Window = wire::ClientWindow;
 
 Clock::time_point patience() { return Clock::now() + std::chrono::seconds(60); }
 
-// Listens at the Unix socket at which clients of this machine look for the server of `port`. No TCP
-// port is involved, so the system cannot choose a free one. The caller tries numbers upwards from
-// a number that depends on its process id, so that concurrent tests rarely collide.
+// Listens at the Unix socket of the server with the port `port`, to which clients of this machine
+// connect. No TCP port is involved, so the system cannot choose a free one. The caller tries
+// numbers upwards from a number that depends on its process id, so that concurrent tests rarely
+// collide.
 UniqueFd listen_for(uint16_t port) {
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const wire::LocalAddress address(port);

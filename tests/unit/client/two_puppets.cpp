@@ -95,10 +95,8 @@ LoneSession::LoneSession(const char* medium)
 }
 
 CUresult LoneSession::ping() {
-  before_peer(&puppet);
-  const CUresult result = session->call(session->in_context(0), wire::PingBody{});
-  after_peer(&puppet);
-  return result;
+  return ordered_with(puppet,
+                      [&] { return session->call(session->in_context(0), wire::PingBody{}); });
 }
 
 }  // namespace rcuda::client

@@ -10,6 +10,7 @@
 
 #include "client/process/process.h"
 #include "client/session/session.h"
+#include "common/base/peer_order.h"
 #include "tests/support/puppet_server.h"
 
 namespace rcuda::client {
@@ -57,6 +58,16 @@ class TwoPuppetsTest : public ::testing::Test {
  private:
   std::vector<CUdeviceptr> allocated_;
 };
+
+// Makes a call during which the puppet's thread uses objects of the test, and shows the order to
+// ThreadSanitizer.
+template <typename Call>
+CUresult ordered_with(const test::PuppetServer& puppet, const Call& call) {
+  before_peer(&puppet);
+  const CUresult result = call();
+  after_peer(&puppet);
+  return result;
+}
 
 // A separate session with its own puppet, for tests that may lose it.
 struct LoneSession {

@@ -5,7 +5,6 @@
 #include "api/opcodes.h"
 #include "client/objects/kinds.h"
 #include "client/session/capture_answers.h"
-#include "common/base/peer_order.h"
 #include "tests/unit/client/two_puppets.h"
 
 namespace rcuda::client {
@@ -46,14 +45,6 @@ class FreeTest : public TwoPuppetsTest {
   }
   bool is_known() { return memory().find(address()).has_value(); }
 
-  // Makes a call during which the first puppet's thread uses objects of the test.
-  template <typename Call>
-  CUresult ordered_with_puppet(const Call& call) {
-    before_peer(&first());
-    const CUresult result = call();
-    after_peer(&first());
-    return result;
-  }
   struct Seen {
     wire::ObjectId context = 0;
     bool known = true;  // the client knew the memory when the worker got the command
@@ -71,7 +62,7 @@ TEST_F(FreeTest, GoesToTheContextOfTheMemory) {
   Seen seen;
   watch(api::Opcode::cuMemFree_v2, &seen);
   add(Placement::kDevice);
-  EXPECT_EQ(ordered_with_puppet([&] { return cuMemFree_v2(address()); }), CUDA_SUCCESS);
+  EXPECT_EQ(ordered_with(first(), [&] { return cuMemFree_v2(address()); }), CUDA_SUCCESS);
   EXPECT_EQ(seen.context, owner());
   EXPECT_FALSE(seen.known);
 }
@@ -81,7 +72,8 @@ TEST_F(FreeTest, OfAnotherServerGoesToTheContextOfTheMemory) {
   add(Placement::kDeviceAsync);
   constexpr auto kOpcode = static_cast<uint16_t>(api::Opcode::cuMemFreeAsync);
   (void)sent(kOpcode);
-  EXPECT_EQ(ordered_with_puppet([&] { return cuMemFreeAsync(address(), nullptr); }), CUDA_SUCCESS);
+  EXPECT_EQ(ordered_with(first(), [&] { return cuMemFreeAsync(address(), nullptr); }),
+            CUDA_SUCCESS);
   const auto commands = sent(kOpcode);
   ASSERT_EQ(commands.size(), 1u);
   EXPECT_EQ(commands[0].header.context, owner());
@@ -93,7 +85,7 @@ TEST_F(FreeTest, MappedMemoryIsForgottenBeforeItEnds) {
   Seen seen;
   watch(api::Opcode::cuMemUnmap, &seen);
   add(Placement::kMapped);
-  EXPECT_EQ(ordered_with_puppet([&] { return cuMemUnmap(address(), kBytes); }), CUDA_SUCCESS);
+  EXPECT_EQ(ordered_with(first(), [&] { return cuMemUnmap(address(), kBytes); }), CUDA_SUCCESS);
   EXPECT_EQ(seen.context, owner());
   EXPECT_FALSE(seen.known);
 }
@@ -102,12 +94,12 @@ TEST_F(FreeTest, MemoryOfAnotherProcessIsForgottenBeforeItsLastClose) {
   Seen seen;
   watch(api::Opcode::cuIpcCloseMemHandle, &seen);
   add(Placement::kMapped, 2);
-  EXPECT_EQ(ordered_with_puppet([&] { return cuIpcCloseMemHandle(address()); }), CUDA_SUCCESS);
+  EXPECT_EQ(ordered_with(first(), [&] { return cuIpcCloseMemHandle(address()); }), CUDA_SUCCESS);
   EXPECT_TRUE(seen.known);
-  EXPECT_EQ(ordered_with_puppet([&] { return cuIpcCloseMemHandle(address()); }), CUDA_SUCCESS);
+  EXPECT_EQ(ordered_with(first(), [&] { return cuIpcCloseMemHandle(address()); }), CUDA_SUCCESS);
   EXPECT_EQ(seen.context, owner());
   EXPECT_FALSE(seen.known);
-  EXPECT_EQ(ordered_with_puppet([&] { return cuIpcCloseMemHandle(address()); }),
+  EXPECT_EQ(ordered_with(first(), [&] { return cuIpcCloseMemHandle(address()); }),
             CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -123,7 +115,7 @@ TEST_F(FreeTest, ARefusedCloseCountsWithOpeningsOfOtherThreads) {
       return Answer{CUDA_ERROR_INVALID_VALUE, {}};
     });
     add(Placement::kMapped, openings);
-    EXPECT_EQ(ordered_with_puppet([&] { return cuIpcCloseMemHandle(address()); }),
+    EXPECT_EQ(ordered_with(first(), [&] { return cuIpcCloseMemHandle(address()); }),
               CUDA_ERROR_INVALID_VALUE);
     ASSERT_TRUE(is_known());
     EXPECT_EQ(memory().find(address())->openings, openings == 1 ? 2u : 1u);
@@ -138,7 +130,8 @@ TEST_F(FreeTest, AReservationIsForgottenBeforeItEnds) {
     return Answer{};
   });
   ASSERT_TRUE(memory().reserve(address(), kBytes, &first_session()));
-  EXPECT_EQ(ordered_with_puppet([&] { return cuMemAddressFree(address(), kBytes); }), CUDA_SUCCESS);
+  EXPECT_EQ(ordered_with(first(), [&] { return cuMemAddressFree(address(), kBytes); }),
+            CUDA_SUCCESS);
   EXPECT_EQ(reserved, nullptr);
 }
 
@@ -150,17 +143,18 @@ TEST_F(FreeTest, ARefusedCallLeavesTheMemoryKnown) {
     watch(opcode, &seen, CUDA_ERROR_INVALID_VALUE);
   }
   add(Placement::kDevice);
-  EXPECT_EQ(ordered_with_puppet([&] { return cuMemFree_v2(address()); }), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(ordered_with(first(), [&] { return cuMemFree_v2(address()); }),
+            CUDA_ERROR_INVALID_VALUE);
   EXPECT_TRUE(memory().remove(address()));
   add(Placement::kMapped, 1);
-  EXPECT_EQ(ordered_with_puppet([&] { return cuMemUnmap(address(), kBytes); }),
+  EXPECT_EQ(ordered_with(first(), [&] { return cuMemUnmap(address(), kBytes); }),
             CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(ordered_with_puppet([&] { return cuIpcCloseMemHandle(address()); }),
+  EXPECT_EQ(ordered_with(first(), [&] { return cuIpcCloseMemHandle(address()); }),
             CUDA_ERROR_INVALID_VALUE);
   ASSERT_TRUE(is_known());
   EXPECT_EQ(memory().find(address())->openings, 1u);
   ASSERT_TRUE(memory().reserve(address(), kBytes, &first_session()));
-  EXPECT_EQ(ordered_with_puppet([&] { return cuMemAddressFree(address(), kBytes); }),
+  EXPECT_EQ(ordered_with(first(), [&] { return cuMemAddressFree(address(), kBytes); }),
             CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(memory().reserved_by(address()), &first_session());
   EXPECT_EQ(memory().unreserve(address()), kBytes);
@@ -172,7 +166,7 @@ TEST_F(FreeTest, ARefusedFreeInStreamOrderLeavesTheMemoryKnown) {
   watch(api::Opcode::cuMemFreeAsync, &seen, CUDA_ERROR_INVALID_VALUE);
   add(Placement::kDeviceAsync);
   const CaptureAnswers answers(true);
-  EXPECT_EQ(ordered_with_puppet([&] { return cuMemFreeAsync(address(), nullptr); }),
+  EXPECT_EQ(ordered_with(first(), [&] { return cuMemFreeAsync(address(), nullptr); }),
             CUDA_ERROR_INVALID_VALUE);
   EXPECT_TRUE(is_known());
 }

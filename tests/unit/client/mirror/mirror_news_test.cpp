@@ -92,16 +92,10 @@ class MirrorNewsTest : public ::testing::Test {
     return workers_[reinterpret_cast<uintptr_t>(memory_[mirror].data())];
   }
   CUresult pull() {
-    before_peer(&lone_.puppet);
-    const CUresult result = pull_mirrors(*lone_.session);
-    after_peer(&lone_.puppet);
-    return result;
+    return ordered_with(lone_.puppet, [&] { return pull_mirrors(*lone_.session); });
   }
   CUresult wait() {
-    before_peer(&lone_.puppet);
-    const CUresult result = synchronize(lone_.session->in_context(1));
-    after_peer(&lone_.puppet);
-    return result;
+    return ordered_with(lone_.puppet, [&] { return synchronize(lone_.session->in_context(1)); });
   }
   // The numbers of MirrorNews and MirrorFetch commands since the last call.
   std::vector<size_t> asked() {

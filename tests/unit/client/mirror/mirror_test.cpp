@@ -114,10 +114,7 @@ class MirrorTest : public ::testing::Test {
   }
 
   CUresult pulled() {
-    before_peer(&lone_.puppet);
-    const CUresult result = pull_mirrors(*lone_.session);
-    after_peer(&lone_.puppet);
-    return result;
+    return ordered_with(lone_.puppet, [&] { return pull_mirrors(*lone_.session); });
   }
 
   LoneSession lone_;
