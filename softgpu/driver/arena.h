@@ -33,7 +33,7 @@ inline constexpr uint64_t kArenaFileBytes = uint64_t{1} << 46;
 
 using exec::round_up;
 
-// Allocates ranges of offsets below the size, first-fit. Merges adjacent free ranges.
+// Allocates ranges of offsets from 0 to `size`, first-fit. Merges adjacent free ranges.
 class FreeRanges {
  public:
   explicit FreeRanges(uint64_t size) : free_{{0, size}} {}
@@ -61,7 +61,9 @@ class Arena {
   Arena& operator=(const Arena&) = delete;
 
   std::optional<Block> allocate(size_t bytes);
-  // Unmaps the block and returns its pages to the system. The block must come from allocate().
+  // The block must come from allocate(). A block of more than 1 MB is unmapped, and its pages
+  // return to the system. A smaller block becomes free in its chunk; one empty chunk is kept,
+  // further empty chunks are unmapped.
   void release(const Block& block);
   // A range of the file without a mapping, for memory that the application maps at its own
   // addresses.

@@ -33,7 +33,7 @@ enum class Action : uint32_t { kGetState, kGetThread, kLock, kCheckpoint, kResto
 
 constexpr int kMovesFrom = 13000;  // from driver 580 on, a restore can move memory to other GPUs
 
-// The answer to a request, which is sent as a LookupNote.
+// The answer to a request. It is sent as a LookupNote.
 struct Outcome {
   CUresult result = CUDA_ERROR_UNKNOWN;
   int value = 0;  // what a query returns

@@ -13,7 +13,7 @@ class Connections {
  public:
   explicit Connections(size_t count) : last_(count) {}
   std::mutex mutex;  // taken before any Stream::mutex_; guards the members below
-  // An empty connection if there is one, otherwise the next in turn.
+  // Returns a connection without unfinished work or, if there is none, the next in turn.
   size_t choose();
   // The Point that is reached when the last submission to the connection has finished.
   Point& last(size_t connection) { return last_[connection]; }

@@ -257,8 +257,8 @@ void Context::stop() {
   for (Context* peer : peers) drop_peer(*peer);
   release_memory_of(*this);
   observe_frees(device_);
-  // Other contexts that have access to this context lose it, because a later context may get the
-  // same address.
+  // Removes this context from the peers of all other contexts, because a later Context object may
+  // get the same address.
   auto forget = [this](Context& other) {
     std::lock_guard lock(other.mutex_);
     other.peers_.erase(this);

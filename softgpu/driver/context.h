@@ -46,8 +46,8 @@ class StreamHub {
   // Whether all work submitted so far is done.
   virtual bool idle() = 0;
   // The context is being torn down (Context::stopping() is already true): drops queued work, ends
-  // running work, joins the threads and invalidates the handles of streams and events. No call
-  // follows.
+  // running work, joins the threads and invalidates the handles of streams and events. No other
+  // function is called afterwards.
   virtual void stop() = 0;
 };
 // Defined by the stream layer. `context` outlives the hub.
@@ -99,7 +99,8 @@ class Context : public std::enable_shared_from_this<Context> {
     const Context& holder = is_green() ? *primary_of_green_ : *this;
     return static_cast<CUresult>(holder.sticky_.load(std::memory_order_acquire));
   }
-  // Makes `error` sticky and logs `why` once. Later errors are only logged, at debug level.
+  // Makes `error` sticky and logs `why` once. Later errors are only logged, at debug level. Does
+  // nothing while the context is being torn down.
   void fail(CUresult error, const std::string& why);
 
   // Valid while the context is alive.

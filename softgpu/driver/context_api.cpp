@@ -271,7 +271,8 @@ CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle) {
   return CUDA_SUCCESS;
 }
 
-// Primary contexts have no usage count. A green context counts as its primary context.
+// Attaches the primary context of a green context. The usage count of a primary context has no
+// effect.
 CUresult CUDAAPI cuCtxAttach(CUcontext* handle, unsigned int flags) {
   std::shared_ptr<Context> context;
   if (CUresult result = check_initialized()) return result;

@@ -59,7 +59,7 @@ struct Layout {
   size_t pitch_bytes = 0, slice_bytes = 0;
 };
 
-// No memory is larger; keeps sums in range.
+// Larger than any memory. The limit keeps sums from overflowing.
 constexpr size_t kMaxExtent = size_t{1} << 46;
 
 CUresult layout_of(const End& end, size_t width, size_t height, size_t depth, Layout* layout) {

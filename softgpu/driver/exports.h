@@ -1,10 +1,10 @@
 // Exports: memory and events that this process offers to other processes of its user by IPC handle.
 //
 // A handle holds a random number that names the exporting process, and a secret key. The importer
-// requests the memory file and its description from that process (local_lookup.h), which gives them
-// only for a valid key. (Rejected: opening the file through /proc. A handle could name any process
-// and descriptor, and files of a process that is not dumpable cannot be opened.) An export ends
-// with its object, and with the process.
+// requests the memory file and its description from that process (local_lookup.h). The process
+// sends them only for a valid key. (Rejected: opening the file through /proc. A handle could name
+// any process and descriptor, and files of a process that is not dumpable cannot be opened.) An
+// export ends with its object, and with the process.
 //
 // Any thread. Blocking: fetch(), for at most a second. Errors: kNotFound if the export does not
 // exist or has ended; otherwise this process lacks a resource, which the message names.

@@ -28,9 +28,9 @@ CUresult find_function(CUfunction handle, std::shared_ptr<Function>* function) {
   return (*function)->context().sticky();
 }
 
-// Sets `*function` to the kernel's function in the current context if that context is on the
-// device, otherwise in the device's primary context, even if that is not alive: a kernel has no
-// code outside of a context.
+// Sets `*function` to the kernel's function in a context of the device, because a kernel has no
+// code outside of a context. The context is the current context if it is alive and on the device,
+// otherwise the primary context, alive or not.
 CUresult find_kernel(CUkernel handle, CUdevice ordinal, std::shared_ptr<Kernel>* kernel,
                      std::shared_ptr<Function>* function) {
   if (CUresult result = check_initialized()) return result;

@@ -40,7 +40,8 @@ class GraphExec {
   CUgraphExec handle() { return reinterpret_cast<CUgraphExec>(this); }
   uint64_t flags() const { return flags_; }
 
-  // CUDA_ERROR_INVALID_VALUE if memory allocated by the last launch has not been freed.
+  // CUDA_ERROR_INVALID_VALUE if memory allocated by the last launch has not been freed and the
+  // flags lack CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH.
   CUresult launch(Stream& stream);
   CUresult update(const Graph& graph, CUgraphExecUpdateResultInfo* info);
   // `node` is a node of the graph that was instantiated. The new parameters must be of the node's

@@ -281,7 +281,8 @@ void GraphRun::run_bodies(const PlannedBodies& bodies, Context& context) {
   };
   while (goes_on()) {
     const unsigned value = bodies.condition->value();
-    // The first body is for values other than 0. An `if` may have a second body, for 0.
+    // Except in a switch, the first body is for values other than 0. An `if` may have a second
+    // body, for 0.
     const size_t chosen = bodies.type == CU_GRAPH_COND_TYPE_SWITCH ? value : value == 0;
     if (chosen >= bodies.plans.size()) return;
     const auto run = std::make_shared<GraphRun>(bodies.plans[chosen], context);

@@ -1,5 +1,5 @@
 // Green contexts (context.h) and device resources: parts of a device's multiprocessors, by count. A
-// part is only a number: its kernels run on the same threads of the process as all others.
+// part is only a number: its kernels run on the same threads of the process as all other kernels.
 //
 // Any thread; nothing blocks. green_api.cpp defines cuDev*Resource*; context_api.cpp defines
 // cuGreenCtx*.

@@ -41,7 +41,7 @@ bool fits_kernel(const exec::Kernel& kernel, const LaunchShape& shape) {
              [](uint32_t given, uint32_t required) { return given == std::max(required, 1u); });
 }
 
-// Whether all blocks run at once in the context.
+// Whether all blocks of the launch can run at the same time in the context.
 bool is_resident(const Context& context, Function& function, const LaunchShape& shape) {
   const uint64_t blocks = uint64_t{shape.grid[0]} * shape.grid[1] * shape.grid[2];
   const uint32_t threads = shape.block[0] * shape.block[1] * shape.block[2];
@@ -123,7 +123,8 @@ CUresult read_attribute(const CUlaunchAttribute& attribute, LaunchShape* shape,
       return value.syncPolicy > CU_SYNC_POLICY_BLOCKING_SYNC ? CUDA_ERROR_INVALID_VALUE
                                                              : CUDA_SUCCESS;
     case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
-    // Permits an early start. Here, a kernel starts only when all earlier work has finished.
+    // The next attribute permits an early start. softgpu starts a kernel only when all earlier work
+    // has finished.
     case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
     case CU_LAUNCH_ATTRIBUTE_PRIORITY:
     case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:

@@ -148,8 +148,8 @@ void LookupServer::serve() {
     if (errno == EINTR || errno == EAGAIN || errno == ECONNABORTED) continue;
     if (!std::exchange(warned, true)) {
       RCUDA_WARN(
-          "this process cannot pass exported memory to others for now: %s (check the limit on open "
-          "files, ulimit -n)",
+          "this process cannot answer other processes (exports, checkpoints) for now: %s (check "
+          "the limit on open files, ulimit -n)",
           std::strerror(errno));
     }
     if (!rest(kRest)) return;

@@ -50,8 +50,8 @@ struct Allocation {
   MemoryKind kind = MemoryKind::kDevice;
   Device* device = nullptr;  // nullptr: host memory
   // The context whose end frees the memory; nullptr for mapped memory, imported-pool memory and a
-  // library's __managed__ variables. kPool: the primary context, whose end frees nothing, until a
-  // free is queued.
+  // library's __managed__ variables. kPool: the primary context, whose end does not free the
+  // memory; after a free has been queued, the context of that free.
   Context* owner = nullptr;
   unsigned flags = 0;           // of the call that made it; kGraph: the devices with access (bits)
   std::atomic<uint64_t> id{0};  // CU_POINTER_ATTRIBUTE_BUFFER_ID

@@ -37,9 +37,9 @@ class Kernel;
 class Library;
 class Module;
 
-// Settings of cuFuncSetAttribute and cuFuncSetCacheConfig. They are also kept per kernel and device
-// (cuKernelSetAttribute), where they outlive every context and are passed on to the kernel's
-// functions. -1: not set.
+// Settings of cuFuncSetAttribute and cuFuncSetCacheConfig. A kernel has settings per device
+// (cuKernelSetAttribute), which outlive every context and are passed on to the kernel's functions.
+// -1: not set.
 struct FunctionSettings {
   void take_over(const FunctionSettings& other);
 
@@ -155,8 +155,8 @@ std::shared_ptr<Kernel> kernel_from_handle(CUkernel handle);
 std::shared_ptr<Module> module_from_handle(CUmodule handle);
 std::shared_ptr<Library> library_from_handle(CUlibrary handle);
 
-// The content of a file; CUDA_ERROR_FILE_NOT_FOUND if there is no such file,
-// CUDA_ERROR_OUT_OF_MEMORY for a folder.
+// The content of a file; CUDA_ERROR_INVALID_VALUE for an empty path, CUDA_ERROR_FILE_NOT_FOUND if
+// the file cannot be opened, CUDA_ERROR_OUT_OF_MEMORY for a folder.
 CUresult read_file(const char* path, std::string* contents);
 // The PTX of an image that an application passed: a fatbin, an ELF image made by cuLinkComplete, or
 // PTX text.

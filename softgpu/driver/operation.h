@@ -50,8 +50,8 @@ struct CopyOperation {
   // The contents of the source, if they were read at the call (stage_source()). srcHost is then not
   // read.
   std::shared_ptr<const std::vector<std::byte>> staged;
-  // MemoryRegistry::hold() of both ends, unless they are pageable: keeps the memory until the copy
-  // has ended. Null in graphs.
+  // MemoryRegistry::hold() of both ends: keeps the memory until the copy has ended. Null for
+  // pageable memory, for memory whose free may already be queued, and in graphs.
   std::shared_ptr<Allocation> source_memory, destination_memory;
 };
 

@@ -31,8 +31,8 @@ struct ExportedPointer {
 static_assert(sizeof(ExportedPointer) <= sizeof(CUmemPoolPtrExportData));
 constexpr uint64_t kPointerMagic = 0x7265'746e'696f'7031;
 
-// The key of stream order (MemoryPool::allocate()). A thread's default stream has none, so memory
-// whose free is queued there is reused only after the free has executed.
+// The stream that MemoryPool::allocate() and free_queued() get. Null for a thread's default stream:
+// memory whose free is queued there is reused only after the free has executed.
 CUstream order_key(Stream& stream) {
   return stream.kind() == Stream::Kind::kPerThread ? nullptr : stream.handle();
 }

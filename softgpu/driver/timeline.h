@@ -1,4 +1,5 @@
-// Timelines and points: all waits in this driver are waits for a Point.
+// Timelines and points: how streams and threads wait for work of this process. (Words of memory and
+// events of other processes have no Timeline: memop.h, interprocess_event.h.)
 //
 // A Timeline is a counter that only rises. A stream's timeline counts its finished operations; the
 // timeline of an event recorded by a graph node goes from 0 to 1. A Point is "timeline T has

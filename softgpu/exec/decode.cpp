@@ -379,7 +379,7 @@ bool Decoder::assemble_memory(const ptx::Instruction& source, Form& form, const 
     const bool size_fits = size == 16 || (has_modifier(source, "ca") && (size == 4 || size == 8));
     if (!size_fits || from_flags != 0 || from_space != Space::kGlobal) return false;
     if (out->imm != static_cast<int32_t>(out->imm)) return false;
-    if (from_offset != static_cast<int32_t>(from_offset)) {  // the whole address of a global
+    if (from_offset != static_cast<int32_t>(from_offset)) {  // it is a global's whole address
       if (from == constant(0, 8))
         from = constant(static_cast<uint64_t>(from_offset), 8), from_offset = 0;
       else
@@ -442,7 +442,7 @@ bool Decoder::assemble_bulk_copy(const ptx::Instruction& source, const Operands&
         actual != spaces[k] || (flags & kFrameRelative) != 0) {
       return false;
     }
-    if (offsets[k] != static_cast<int32_t>(offsets[k])) {  // the whole address of a global
+    if (offsets[k] != static_cast<int32_t>(offsets[k])) {  // it is a global's whole address
       *bases[k] = constant(static_cast<uint64_t>(offsets[k]), 8);
       offsets[k] = 0;
     }

@@ -1,8 +1,8 @@
 // One supported shape of an instruction: opcode family, types, rounding and options. Decode reads
 // it from the modifiers and finds the handler by it.
 //
-// A Form exists only while an instruction is decoded. What the handler needs at run time is in the
-// Instr: the handler's comment says what i.sub, i.imm and i.flags hold. Plain data, any thread.
+// A Form exists only while an instruction is decoded. The data that the handler needs at run time
+// are in the Instr (code.h). Plain data, any thread.
 #pragma once
 
 #include <cstdint>

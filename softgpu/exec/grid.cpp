@@ -160,8 +160,7 @@ void WorkerPool::finish(Grid& grid, std::unique_ptr<Block> block, Block::Outcome
       grid.spare_.push_back(std::move(block));
       break;
     case Block::Outcome::kYielded:
-      // A spinning block waits for another block, more likely for a block that has not started than
-      // for another spinning block.
+      // A spinning block probably waits for a block that has not started, so a new block is next.
       if (block->spinning()) grid.new_one_next_ = true;
       grid.parked_.push_back(std::move(block));
       work_available_.notify_one();

@@ -14,8 +14,8 @@ Handler system_handler(Op op);
 // raises the expected transaction count.
 Handler barrier_object_handler(BarrierOp op, bool parity, bool with_expect);
 
-// Options of cp.async.bulk, stored in Instr::sub: which addresses are 32 bits wide, and their state
-// spaces.
+// Options of cp.async.bulk, stored in Instr::sub: which addresses are 32 bits wide, their state
+// spaces, and whether there is a barrier.
 struct BulkCopy {
   // Bit 0: the destination's address, bit 1: the source's, bit 2: the barrier's.
   uint8_t narrow : 3;

@@ -26,11 +26,11 @@ inline constexpr int32_t kOutside = -1;
 // The texel that `index` selects in the address mode, or kOutside (border mode).
 int32_t resolve(int64_t index, const Axis& axis);
 
-// The texel that contains the coordinate, before the address mode.
+// The texel that contains the coordinate, before the address mode is applied.
 int64_t nearest(float coordinate, const Axis& axis);
 
-// The two texels whose centres enclose the coordinate, before the address mode. The second is
-// `first` + 1 and has the given weight, in 1/256.
+// The two texels whose centres enclose the coordinate, before the address mode is applied. The
+// second is `first` + 1 and has the given weight, in 1/256.
 struct Pair {
   int64_t first = 0;
   uint32_t weight = 0;

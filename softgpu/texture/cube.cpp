@@ -88,7 +88,8 @@ Footprint seamless_texels(const FacePoint& point, uint32_t size, uint32_t first_
     tap.weight = weights[corner];
     footprint.add(tap);
   }
-  // The texel on the face itself gets the remainder of the division.
+  // The weight of the missing texel is divided by three; the texel on the face itself gets the
+  // remainder.
   for (uint32_t k = 0; k < footprint.count && missing != 0; ++k) {
     Tap& tap = footprint.taps[k];
     const bool is_own = tap.slice == static_cast<int32_t>(first_slice + point.face);

@@ -34,7 +34,7 @@ class Objects {
   // Both return the new handle.
   uint64_t add(Texture texture);
   uint64_t add(const Surface& surface);
-  // Called once for each handle.
+  // Call it once for each handle.
   void remove(uint64_t handle);
   std::shared_ptr<const Snapshot> snapshot();
 

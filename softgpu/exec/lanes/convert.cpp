@@ -1,5 +1,5 @@
-// cvt. Frequent conversions have vector loops. All others go lane by lane through convert(), with
-// which the vector loops must agree.
+// cvt. Frequent conversions have vector loops. convert() makes all others, lane by lane. The vector
+// loops must give the same results as convert().
 #include <cmath>
 
 #include "softgpu/exec/lanes/handlers.h"

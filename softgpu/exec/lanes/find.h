@@ -1,5 +1,5 @@
-// Finds the handlers of one instruction set, for all families; the pointers of InstructionSet point
-// to these functions.
+// The functions to which an InstructionSet (form.h) points: they find the handler and the
+// comparison function of a form, in one instruction set of the processor.
 #pragma once
 
 #include "softgpu/exec/form.h"

@@ -74,7 +74,7 @@ struct MinMax3 {
     return min_max<kMax, kNan, T>(min_max<kMax, kNan, T>(a, b), c);
   }
 };
-// Abs and Neg leave a NaN unchanged.
+// Abs and Neg leave a NaN unchanged; compute() makes the NaNs of f32 canonical.
 struct Abs {
   template <class T>
   SOFTGPU_INLINE static T apply(T a) {

@@ -95,7 +95,8 @@ inline constexpr SmallFormat kHalf{10, 5};
 inline constexpr SmallFormat kBf16{7, 8};
 inline constexpr uint16_t kSmallNan = 0x7fff;  // canonical NaN of f16 and bf16
 
-// Rounds a double to a smaller format in one step, so correctly. NaN gives `nan`.
+// Rounds a double to a smaller format. The result is correctly rounded, because it is rounded only
+// once. NaN gives `nan`.
 template <SmallFormat kFormat>
 SOFTGPU_INLINE uint32_t round_to(double value, Rounding rounding, uint32_t nan = kSmallNan) {
   constexpr int kMantissa = kFormat.mantissa_bits;
