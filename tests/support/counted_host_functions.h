@@ -1,7 +1,7 @@
 // Counts the host functions that workers of this process launch (session_harness.h).
 //
-// Construct it before the session and destroy it after the session. Only one object of this class
-// may exist at a time.
+// Construct the object before the session and destroy it after the session. Only one object of this
+// class may exist at a time.
 #pragma once
 
 #include <atomic>

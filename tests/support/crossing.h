@@ -1,5 +1,5 @@
-// Crossing: both ends of Reconnecting in one process. For each connection, the client's end makes a
-// pair of sockets and passes one of them to the server's end.
+// Crossing: both ends of Reconnecting (common/transport/link.h) in one process. For each
+// connection, the client's end makes a pair of sockets and passes one of them to the server's end.
 //
 // Threads: any. Blocking: the server's next(), until its deadline.
 #pragma once

@@ -1,4 +1,4 @@
-// CutSocket: the layer of a Socket whose connection is lost at a chosen byte.
+// CutSocket: a SocketLayer (common/base/socket.h) whose connection is lost at a chosen byte.
 //
 // It counts the bytes of both directions. After `bytes` bytes the connection ends in the way that
 // Cut names. A send or recv is shortened at that byte. Threads and blocking: as Socket.

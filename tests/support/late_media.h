@@ -1,7 +1,7 @@
 // Media that exist only in tests: shared memory and TCP, each in a FaultLink, so that puts arrive
 // late, and transfers start late and overtake each other. media_table.cpp adds them to the table of
 // each program that links rcuda_test_media; no other code knows them. The number RCUDA_TEST_DELAYS
-// plus the process id is the seed of the delays. If it is not set, the seed is always the same.
+// plus the process id is the seed of the delays. Without the variable, the seed is always the same.
 #pragma once
 
 #include "common/transport/media.h"

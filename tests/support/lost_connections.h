@@ -1,5 +1,6 @@
-// LostConnections: both ends of Reconnecting over TCP in one process, and a thread that breaks
-// their connections at random: it resets a connection, or ends both directions or one direction.
+// LostConnections: both ends of Reconnecting (common/transport/link.h) over TCP in one process, and
+// a thread that breaks their connections at random: it resets a connection, or ends both directions
+// or one direction.
 //
 // The two ends share ownership of the object. Threads: any. Blocking: the server's next(), until
 // its deadline; stop() and the destructor, until the thread has ended.

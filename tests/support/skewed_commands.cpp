@@ -1,4 +1,4 @@
-// Makes the server that it is linked into a server of another build. Replaces command_hashes() of
+// Linked into a server, makes it look like a server of another build. Replaces command_hashes() of
 // api/own_commands.cpp: some commands are missing, one command has another meaning, and one is new.
 // Replaces form_of() of common/messages/forms.cpp: the server's answers to tools have another form;
 // with SKEWED_GPUS_ONLY in the environment, only its GPU reports do. SKEWED_COMMAND names one more

@@ -1,6 +1,6 @@
-// ThreadLimit: simulates that `more` further threads reach the system's limit on threads. After
-// them, each start of a std::thread fails with EAGAIN, as from the kernel, until the ThreadLimit is
-// destroyed.
+// ThreadLimit: simulates the system's limit on threads. `more` further std::threads can start.
+// Then, until the ThreadLimit is destroyed, each start of a std::thread fails with EAGAIN, as if
+// the kernel had refused it.
 //
 // In programs that link this (rcuda_test_threads), the linker wraps the start function of
 // std::thread. Only one limit may exist at a time.

@@ -1,4 +1,4 @@
-// An environment variable that is set while the object exists. One thread.
+// An environment variable that is set while the object exists. Not thread-safe, like setenv().
 #pragma once
 
 #include <cstdlib>

@@ -2,7 +2,7 @@
 // arrived. If the client waits for an answer before it sends the next command, the test fails after
 // 30 s and continues.
 //
-// After that the puppet answers commands of these kinds immediately, even when this object has been
+// Afterwards the puppet answers commands of these kinds immediately, even when this object has been
 // destroyed.
 #pragma once
 

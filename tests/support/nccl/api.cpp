@@ -1,5 +1,5 @@
-// The entry points. As in an older NCCL, one-sided operations are missing, and the variants of
-// operations that take a configuration. Functions that make communicators do take one.
+// The entry points. As in an older NCCL, there are no one-sided operations, and no operations that
+// take a configuration. Only functions that make communicators take a configuration.
 #include <algorithm>
 #include <climits>
 #include <csignal>
@@ -90,7 +90,7 @@ ncclResult_t init(ncclComm_t* comm, int ranks, const ncclUniqueId& unique, int r
   return ncclSuccess;
 }
 
-// All ranks take part. With TESTNCCL_SUSPEND=fails, suspending fails.
+// All ranks take part. If TESTNCCL_SUSPEND is set, suspending fails.
 ncclResult_t suspend_or_resume(ncclComm_t comm, bool suspends) {
   return as_group([&] {
     ncclResult_t result = ncclSuccess;

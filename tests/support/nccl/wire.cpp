@@ -13,7 +13,7 @@
 namespace testnccl {
 namespace {
 
-// A stranger's connection must not make this process allocate much.
+// Limits the memory that a message of an unknown process can make this process allocate.
 constexpr uint64_t kMostBytes = uint64_t{1} << 30;
 
 bool send_all(int descriptor, const void* data, size_t bytes) {
