@@ -110,7 +110,7 @@ def beside_strangers(server, ways, arguments):
     strangers = Strangers(server.port, arguments.strangers)
     while strangers.opened < arguments.strangers:
         time.sleep(0.1)
-    print_header(f"beside {arguments.strangers} strangers")
+    print_header(f"with {arguments.strangers} strangers")
     for way in ("TCP, ticket", "TCP, token over TLS"):
         values = []
         for _ in range(arguments.runs):

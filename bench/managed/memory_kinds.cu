@@ -6,8 +6,8 @@
 //   memory_kinds [largest matrix in bytes, default 16777216]
 //
 // For the kinds with _async, the host queues all work and then waits once. For
-// managed_attached_async, a first kernel also holds the stream until the host, which has queued the
-// other work, writes to page-locked memory.
+// managed_attached_async, a first kernel also holds the stream: it ends when the host has queued
+// the other work and writes to page-locked memory.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

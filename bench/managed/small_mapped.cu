@@ -4,8 +4,8 @@
 //
 // `small_mapped [ALLOCATIONS[xBYTES]...]` prints medians in microseconds: for each number of
 // allocations of BYTES bytes (4), with a kernel that writes to none, one or all of them. For many
-// allocations, it also prints their median distance, and the time of a plain loop that compares all
-// of them with a copy. Client and worker cannot be faster than this loop.
+// allocations, it also prints the median distance between their addresses, and the time of a plain
+// loop that compares all of them with a copy. Client and worker cannot be faster than this loop.
 #include <algorithm>
 #include <cstring>
 #include <set>

@@ -127,11 +127,11 @@ def calls(driver):
         image = f".version 7.0\n.target sm_52\n.address_size 64\n{entries}".encode()
         timed[f"load a module + find {text}"] = load_and_find(image)
         timed[f"load a module that the server lacks + find {text}"] = load_and_find(image, new=True)
-    timed["fill + synchronise, beside a managed variable"] = beside_a_variable(synchronize)
-    timed["fill + event record + event synchronise, beside a managed variable"] = beside_a_variable(wait_for_event)
-    timed["4 B to pageable memory, blocking, beside a managed variable"] = beside_a_variable(
+    timed["fill + synchronise, with a managed variable"] = beside_a_variable(synchronize)
+    timed["fill + event record + event synchronise, with a managed variable"] = beside_a_variable(wait_for_event)
+    timed["4 B to pageable memory, blocking, with a managed variable"] = beside_a_variable(
         copied("cuMemcpyDtoH_v2", pageable, device, 4))
-    timed["4 B to pageable memory, asynchronous + synchronise, beside a managed variable"] = beside_a_variable(
+    timed["4 B to pageable memory, asynchronous + synchronise, with a managed variable"] = beside_a_variable(
         copied("cuMemcpyDtoHAsync_v2", pageable, device, 4, stream))
     timed.update(beside_managed(driver, stream, synchronize))
     return timed, lambda: driver.cuMemsetD32Async(device, 1, 16, stream), (block, synchronize)
@@ -151,7 +151,7 @@ def beside_managed(driver, stream, synchronize, count=8, size=1 << 20):
             synchronize()
         return run
 
-    beside = f"beside {count} managed allocations of {size >> 20} MB"
+    beside = f"with {count} managed allocations of {size >> 20} MB"
     return {f"fill + synchronise, {beside}": fill_some_of(0),
             f"fill + fill some of one + synchronise, {beside}": fill_some_of(1),
             f"fill + fill some of each + synchronise, {beside}": fill_some_of(count)}
@@ -238,7 +238,7 @@ def steps(driver):
         driver.cuMemFreeAsync(block, first)
         driver.cuStreamSynchronize(first)
 
-    timed = {"copy to another device behind an event, back by an event + synchronise": wait_on_another_device}
+    timed = {"copy to another device after an event, back after an event + synchronise": wait_on_another_device}
     if devices.value < 2:
         timed.clear()
     return timed | {

@@ -204,9 +204,9 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", required=True, type=pathlib.Path)
     parser.add_argument("--driver", default="softgpu", help="softgpu, nvidia")
-    parser.add_argument("--devices", default="0,0", help="of the two workers, on nvidia")
+    parser.add_argument("--devices", default="0,0", help="devices of the two workers, with --driver nvidia")
     parser.add_argument("--quick", action="store_true", help="two cases, two sizes, one round")
-    parser.add_argument("--rounds", type=int, default=5, help="at most")
+    parser.add_argument("--rounds", type=int, default=5, help="the most rounds")
     parser.add_argument("--budget", type=float, default=320, help="seconds; no round begins that "
                         "would end later")
     parser.add_argument("--seconds", type=float, default=0.03, help="of single copies, per size")

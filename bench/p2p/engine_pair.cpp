@@ -276,7 +276,7 @@ class Worker {
     std::vector<std::byte> seen(bytes);
     check(table.cuMemcpyDtoH_v2(seen.data(), memory_, bytes), "cuMemcpyDtoH");
     if (std::memcmp(seen.data(), host_.data(), bytes) != 0) {
-      die("wrong bytes after copies of " + std::to_string(bytes));
+      die("wrong contents after copies of " + std::to_string(bytes) + " bytes");
     }
   }
   void barrier() {

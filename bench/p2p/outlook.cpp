@@ -48,7 +48,7 @@ struct Bus {
   double gbps;  // x16, one direction, as reached by copies
 };
 constexpr Bus kBuses[] = {
-    {"PCIe 2", 6.0},   // that testbed
+    {"PCIe 2", 6.0},   // the testbed of the published strategies
     {"PCIe 3", 12.3},  // as commonly measured
     {"PCIe 4", 25.0},  // as commonly measured
     {"PCIe 5", 55.4},  // measured on the target

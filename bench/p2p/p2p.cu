@@ -137,7 +137,7 @@ class Pair {
   void compare(uint64_t bytes) {
     CHECK(cudaMemcpy(check_.data(), destination_, bytes, cudaMemcpyDeviceToHost));
     if (std::memcmp(check_.data(), host_.data(), bytes) != 0) {
-      std::fprintf(stderr, "p2p: wrong bytes after a copy of %llu\n",
+      std::fprintf(stderr, "p2p: wrong contents after a copy of %llu bytes\n",
                    static_cast<unsigned long long>(bytes));
       std::exit(1);
     }

@@ -56,7 +56,8 @@ void queue(const Memory& memory, Kind kind, CUstream stream) {
 
 CUstream make_stream(int priority) {
   CUstream stream = nullptr;
-  check(cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, priority), "a stream");
+  check(cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, priority),
+        "cuStreamCreateWithPriority");
   return stream;
 }
 
@@ -81,7 +82,7 @@ class Waiting {
   }
   ~Waiting() {
     *memory_.gate = 1;
-    check(cuCtxSynchronize(), "the end");
+    check(cuCtxSynchronize(), "cuCtxSynchronize");
     for (CUstream stream : streams_) cuStreamDestroy(stream);
     *memory_.gate = 0;
   }
@@ -89,7 +90,8 @@ class Waiting {
   bool full() const { return waiting_ == streams_.size(); }
   void add(const std::vector<Kind>& kinds) {
     CUstream stream = streams_[waiting_++];
-    check(cuStreamWaitValue32(stream, memory_.words, 1, CU_STREAM_WAIT_VALUE_GEQ), "waiting");
+    check(cuStreamWaitValue32(stream, memory_.words, 1, CU_STREAM_WAIT_VALUE_GEQ),
+          "cuStreamWaitValue32");
     for (Kind kind : kinds) queue(memory_, kind, stream);
   }
 
@@ -103,22 +105,22 @@ class Waiting {
 // no more progress; -1 if it always makes progress.
 int streams_until_stuck(const Memory& memory, Kind kind, CUcontext own, CUcontext context,
                         int priority, int most) {
-  check(cuCtxSetCurrent(context), "a context");
+  check(cuCtxSetCurrent(context), "cuCtxSetCurrent");
   CUstream stream = make_stream(priority);
-  check(cuCtxSetCurrent(own), "a context");
+  check(cuCtxSetCurrent(own), "cuCtxSetCurrent");
   int found = -1;
   {
     Waiting waiting(memory, most);
     while (true) {
-      check(cuCtxSetCurrent(context), "a context");
+      check(cuCtxSetCurrent(context), "cuCtxSetCurrent");
       queue(memory, kind, stream);
       if (!gets_on(stream)) found = waiting.count();
-      check(cuCtxSetCurrent(own), "a context");
+      check(cuCtxSetCurrent(own), "cuCtxSetCurrent");
       if (found >= 0 || waiting.full()) break;
       waiting.add({kind});
     }
   }
-  check(cuStreamSynchronize(stream), "the end");
+  check(cuStreamSynchronize(stream), "cuStreamSynchronize");
   cuStreamDestroy(stream);
   return found;
 }
@@ -170,13 +172,13 @@ int main(int argc, char** argv) {
   memory.words = reinterpret_cast<CUdeviceptr>(words);
   memory.gate = static_cast<volatile unsigned*>(words);
   int least = 0, greatest = 0;
-  check(cuCtxGetStreamPriorityRange(&least, &greatest), "the priorities");
+  check(cuCtxGetStreamPriorityRange(&least, &greatest), "cuCtxGetStreamPriorityRange");
   CUcontext own = nullptr, other = nullptr;
   CUdevice ordinal = 0;
-  check(cuCtxGetCurrent(&own), "the context");
-  check(cuCtxGetDevice(&ordinal), "the device");
+  check(cuCtxGetCurrent(&own), "cuCtxGetCurrent");
+  check(cuCtxGetDevice(&ordinal), "cuCtxGetDevice");
   CUctxCreateParams parameters{};
-  check(cuCtxCreate(&other, &parameters, 0, ordinal), "a context");
+  check(cuCtxCreate(&other, &parameters, 0, ordinal), "cuCtxCreate");
 
   const char* connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
   std::printf("CUDA_DEVICE_MAX_CONNECTIONS: %s\n%-14s %8s %9s %9s\n",

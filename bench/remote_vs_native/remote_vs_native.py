@@ -16,7 +16,7 @@ parts. With tcp, a third table has the least time of a step over TCP: the native
 at the speed of plain sockets.
 The transport "tls" is tcp with a token and encryption, as a client of another machine has it; "reconnecting" is tcp
 with RCUDA_RECONNECT; "movable" is shm to a server with movable_memory (docs/parking.md).
---before names the build folder of another commit, which then runs in turn as well. A second table has
+--before names the build folder of another commit, which then runs in turn as well. A further table has
 the ratio to that build, and the largest ratio between two rounds of that build, which shows the noise.
 --managed runs bench/managed instead: managed memory by access pattern. --small-mapped runs small_mapped instead: a
 launch and its wait while the program has thousands of small mapped allocations. --short runs short_waits instead: the

@@ -22,7 +22,7 @@ turn, medians.
 --old-kernel adds a server of the same build that runs as on a kernel before 6.16, without SO_PASSRIGHTS: a helper
 process closes its local connections (docs/security.md, "Descriptors").
 With --driver softgpu, native programs use softgpu as well, and starts take as long as on an H100,
-unless the variables of softgpu/driver/start_cost.h say otherwise. Only "none" and "kernel" run on it.
+unless SOFTGPU_INIT_MS and its like (softgpu/driver/config.h) say otherwise. Only "none" and "kernel" run on it.
 """
 
 import argparse
@@ -113,7 +113,7 @@ def launch_rate(command, environment, seconds, program, at_once):
 
 
 def under_way(command, modes, programs, counts, rounds):
-    print("| beside it         | mode | alone, launches/s | beside | lost, % | spread |")
+    print("| other programs    | mode | alone, launches/s | with them | lost, % | spread |")
     for program in programs:
         for at_once in counts:
             rates = {mode: ([], []) for mode in modes}

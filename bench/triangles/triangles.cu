@@ -3,7 +3,7 @@
 //   generate   edges, on the first GPU
 //   sort       as keys, duplicates and self-loops dropped
 //   allocate   memory for the graph, on every GPU
-//   orient     every edge from the vertex of smaller degree to the other; rows of the result
+//   orient     directs every edge from the vertex of smaller degree to the other; makes the rows
 //   copy       the oriented graph from the first GPU to all others: peer copies
 //   count      on every GPU, for its share of the edges: the common neighbours of both ends
 //
