@@ -4,9 +4,9 @@
 // A context holds its streams (a StreamHub, made by the stream layer), its sticky error and its
 // limits. Allocations and modules name their context and are released with it. A CUcontext is the
 // Context's address; from_handle() checks it. A primary context keeps its handle for the life of
-// the process: release and reset tear it down, retain starts it again. Any thread. Blocking:
-// synchronize(); stop(), until running kernels have stopped; start(), stop() and abandon(), for the
-// time of start_cost.h.
+// the process: release and reset tear the context down, retain starts it again. Any thread.
+// Blocking: synchronize(); stop(), until running kernels have stopped; start(), stop() and
+// abandon(), for the time of start_cost.h.
 //
 // context_api.cpp defines cuCtx*, except cuCtxRecordEvent, cuCtxWaitEvent and
 // cuCtxGetStreamPriorityRange, which belong to the stream layer, and cuCtxGetDevResource

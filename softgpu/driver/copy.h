@@ -2,10 +2,10 @@
 //
 // Every copy, of any shape, is a CUDA_MEMCPY3D_PEER. When it is queued, its memory types are HOST,
 // DEVICE or ARRAY: resolve_copy() resolves unified addresses and checks that the ranges exist. Host
-// memory outside of all allocations is pageable. A copy with pageable memory is made before the
-// call returns, as with the real driver, except small copies to the device: their source is copied
-// at the call, and they run in stream order. Any thread. execute_* run on streams' threads and wait
-// there if the link model is on.
+// memory outside of all allocations is pageable. As with the real driver, a copy with pageable
+// memory is made before the call returns. Exception: the call only copies the source of a small
+// copy to the device, and the copy runs in stream order. Any thread. execute_* run on the thread
+// that runs the stream, and wait there if the link model is on.
 #pragma once
 
 #include <cstddef>

@@ -65,9 +65,9 @@ CUresult find_visible(const Configuration& configuration, std::vector<size_t>* n
   return numbers->empty() ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
 }
 
-// The driver shuts down in its exit handler. Handlers of the application that were registered after
-// cuInit run before it and may use the driver; handlers that run after it may not. Driver 580 does
-// the same.
+// The driver's exit handler: shuts the driver down. Handlers that the application registered after
+// cuInit run earlier and may use the driver; handlers that it registered before cuInit run later
+// and may not. Driver 580 does the same.
 void shut_down_at_exit() {
   CUresult initialized = CUDA_SUCCESS;
   if (!state.compare_exchange_strong(initialized, CUDA_ERROR_DEINITIALIZED)) return;

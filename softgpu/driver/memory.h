@@ -72,8 +72,8 @@ struct Allocation {
   int open_count = 1;  // kImported: counts cuIpcOpenMemHandle
   std::atomic<bool> of_module{false};  // kModule, and kManaged for a __managed__ variable
 
-  // The devices whose kernels may read or write it, as bits by ordinal. cuMemSetAccess sets them
-  // for kMapped, cuMemPoolSetAccess for the memory of a pool, and execute_allocate() and
+  // The devices whose kernels may read or write the memory, as bits by ordinal. cuMemSetAccess sets
+  // them for kMapped, cuMemPoolSetAccess for the memory of a pool, and execute_allocate() and
   // execute_free() for kGraph. For other kinds they are computed.
   std::atomic<uint32_t> readable{0}, writable{0};
   // The access that the devices' maps show now; guarded by the registry's mutex.

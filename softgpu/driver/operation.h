@@ -140,7 +140,8 @@ bool is_capturing(CUstream stream);
 // there: every entry point returns CUDA_ERROR_NOT_PERMITTED.
 bool in_host_function();
 
-// Executors, called on a stream's thread. Any result other than success becomes sticky.
+// Executors, called on the thread that runs the stream: a borrowed thread, or a thread that waits
+// for the stream. Any result other than success becomes sticky.
 CUresult execute_kernel(Context& context, const KernelOperation& operation);
 CUresult execute_copy(Context& context, const CopyOperation& operation);
 CUresult execute_fill(Context& context, const FillOperation& operation);

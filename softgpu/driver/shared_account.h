@@ -1,8 +1,8 @@
 // SharedAccount: the device memory that all processes with the same file (SOFTGPU_SHARED_MEMORY)
 // use together. Without the setting, each process has its devices for itself.
 //
-// The file has a slot for each process. A process locks its slot for as long as it runs, so the
-// kernel releases the slot of a process that was killed, and its bytes count no more. take() also
+// The file has a slot for each process. A process locks its slot for as long as it runs. The kernel
+// releases the lock of a killed process, so the bytes in its slot no longer count. take() also
 // locks the whole account while it works.
 //
 // Any thread. Blocking: take() waits for other processes and threads, sum() for other threads; both

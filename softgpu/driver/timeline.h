@@ -42,8 +42,8 @@ class Timeline {
  private:
   std::atomic<uint64_t> completed_{0};
   // The number of sleepers and callbacks. A waiter raises it before it reads completed_; complete()
-  // reads it after storing completed_ (both sequentially consistent), so one of the two always sees
-  // the other.
+  // reads it after storing completed_ (both sequentially consistent). So the waiter sees the new
+  // value, or complete() sees the waiter.
   std::atomic<uint32_t> waiting_{0};
   std::mutex mutex_;
   std::condition_variable changed_;
