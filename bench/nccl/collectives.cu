@@ -5,11 +5,11 @@
 //               [--seconds 0.1]
 //               [--operations all_reduce,all_gather,reduce_scatter,alltoall,sendrecv]
 //
-// The ranks meet through FILE, which must not exist before. Rank 0 prints the columns of NCCL's own
-// tests, out of place, with their definitions: the size is that of the larger buffer, algorithm
-// bandwidth is size / time, and bus bandwidth is the rate of each link if a ring did the operation.
-// Operations are queued without waits in between. `errors` counts the elements of all ranks that
-// are wrong after the last operation.
+// The ranks meet through FILE, which must not exist before. Rank 0 prints the columns that NVIDIA's
+// nccl-tests print for operations out of place, with the same definitions: the size is that of the
+// larger buffer, algorithm bandwidth is size / time, and bus bandwidth is the rate of each link if
+// a ring did the operation. Operations are queued without waits in between. `errors` counts the
+// elements of all ranks that are wrong after the last operation.
 #include <cmath>
 #include <cstring>
 #include <fstream>

@@ -1,6 +1,6 @@
-// The cost of a DMA between a GPU and page-locked memory after threads have touched that memory.
-// Threads touch it on both sides of a copy over sockets, and on neither side of a copy over shared
-// memory.
+// The cost of a DMA between a GPU and page-locked memory after threads have touched that memory. In
+// a copy over sockets, threads touch the memory on both sides; in a copy over shared memory, on
+// neither side.
 //
 //   touched [--threads 4] [--rounds 100]
 //

@@ -3,9 +3,10 @@
 // microseconds, medians.
 //
 // `short_waits` does the work in this process: natively, or through rcuda. `LEAST=1 short_waits`
-// does the work in a second process, which polls for a word that names the work, does it, waits for
-// it, and writes a word back. This is the least time of any forwarding over shared memory: two hops
-// between two cores. remote_vs_native.py --short runs both, and rcuda, in turn.
+// does the work in a second process. That process polls for a word that names the work, does the
+// work, waits for its end, and writes a word back. This is the least time of any forwarding over
+// shared memory: two hops between two cores. remote_vs_native.py --short runs both, and rcuda, in
+// turn.
 #include <atomic>
 #include <cstdint>
 #include <cstdio>

@@ -1,11 +1,11 @@
 // A short CUDA program, for timing whole processes: it gets one result from one library and ends.
 //
 //   starts none | kernel | cublas | cufft | cusolver
-//   starts rate SECONDS     launches a hundred kernels at a time for this time; prints kernels per
+//   starts rate SECONDS     for SECONDS, launches a hundred kernels at a time; prints kernels per
 //                           second
 //
-// The libraries are opened at run time, so it builds where they are not installed. Exit code 2: the
-// library is not there.
+// The libraries are opened at run time, so the program builds where they are not installed. Exit
+// code 2: the library is not installed.
 #include <chrono>
 #include <cmath>
 #include <cstdio>
