@@ -108,7 +108,7 @@ std::string_view line_of(std::string_view text, size_t number) {
   for (; number > 1 && !text.empty(); --number) {
     text.remove_prefix(std::min(text.find('\n'), text.size() - 1) + 1);
   }
-  constexpr size_t kMost = 120;  // longer lines are cut in messages
+  constexpr size_t kMost = 120;  // bytes; longer lines are cut in messages
   return trimmed(text.substr(0, std::min(text.find('\n'), kMost)));
 }
 
