@@ -1,7 +1,8 @@
 // Formats a command for logs and traces: "cuMemsetD8Async(dstDevice=0x600000000000, uc=7, N=16,
 // hStream=#3)". Objects are printed by id; an object that the command creates as "phGraph->#5".
 //
-// Reads any bytes safely; prints "malformed" if they are not this command. Any thread; allocates.
+// Reads any bytes safely; prints "malformed" if they are not a body of this command. Any thread;
+// allocates.
 #pragma once
 
 #include <cstddef>

@@ -27,8 +27,7 @@ class Help:
 
     def __init__(self, name, text):
         lines = text.splitlines()
-        # After a colon and the program's name, the line has the program's own usage. Any other colon is a part of the
-        # sentence.
+        # A colon before the program's name begins the program's own usage. Any other colon is a part of the sentence.
         self.purpose, own_usage = lines[0].strip().rstrip("."), ""
         if f": {name} " in self.purpose:
             self.purpose, own_usage = self.purpose.split(": ", 1)

@@ -102,7 +102,7 @@ def resolve(raw, name, key):
 
 
 def resolve_tail(raw, name, key, declared_by, counts):
-    """The members of `key`, as the command itself declares them, or else as the command `declared_by` does, which also
+    """The members of `key`: those that the command itself declares, or else those of `declared_by`, the command that
     declares its body or reply. `counts`: the members that may be the length of an array."""
     owner = name if key in raw[name] or not declared_by else declared_by
     members = members_of(f"{owner}: {key}", raw[owner].get(key, ""))

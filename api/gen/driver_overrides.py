@@ -2,7 +2,7 @@
 api/table/README.md).
 
 Each list has a context, whose member `driver` is the table of functions that the overrides call. A handwritten
-override is a function of the context and the entry's arguments, named PREFIX_cuX, which the header declares.
+override is a function of the context and the entry's arguments, named PREFIX_cuX. The generated header declares it.
 """
 
 import dataclasses

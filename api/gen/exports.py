@@ -16,7 +16,7 @@ from emit import NOTICE
 # Defined in api/exports.
 HANDWRITTEN = {"cuGetProcAddress_v2"}
 
-# Parameters that carry the stream inside a struct, and the member's name.
+# Types of parameters that carry the stream inside a struct -> (the struct, its member with the stream).
 STREAM_MEMBERS = {"const CUlaunchConfig*": ("CUlaunchConfig", "hStream")}
 
 

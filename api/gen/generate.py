@@ -27,8 +27,8 @@ from emit import write_if_changed
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 TABLE = REPOSITORY / "api" / "table"
-# Symbols that only the client library exports besides the driver's functions:
-# client/settings/sanitizers.h, client/nccl/library.cpp and common/base/first_report.h.
+# Symbols that only the client library exports besides the driver's functions. They are defined in
+# client/settings/sanitizers.cpp, client/nccl/library.cpp and common/base/first_report.cpp.
 CLIENT_SYMBOLS = ["__asan_default_options", "rcuda_nccl_functions", "rcuda_nccl_set_encryption", "rcuda_reports"]
 
 

@@ -157,7 +157,7 @@ def emit_test(function, types):
 
 
 def emit_structures(table):
-    """sample() and normalise() of structs with members that are translated."""
+    """fill() and normalise() of structs with members that are translated."""
     lines = []
     for struct in table.types.structs.values():
         lines.append(f"void fill({struct.name}& it, [[maybe_unused]] uint32_t seed) {{\n"

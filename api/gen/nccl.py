@@ -1,5 +1,5 @@
-"""The functions of NCCL (api/table/nccl.toml): the exports of our libnccl.so.2, the client's table of functions, and the
-table into which a worker loads the server's library."""
+"""The functions of NCCL (api/table/nccl.toml): the exports of rcuda's libnccl.so.2, the client's table of functions,
+and the table into which a worker loads the server's library."""
 
 import dataclasses
 import re

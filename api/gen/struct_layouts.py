@@ -1,5 +1,6 @@
-"""The layout of the messages that are plain structs: C++ headers' declarations of constants, enumerations and members of
-structs. Comments, string literals, functions, classes and default values are not part of the layout."""
+"""The layout of the messages that are plain structs, from the declarations in C++ headers: constants, enumerations,
+type aliases and members of structs. Comments, string literals, functions, classes and default values are not part of
+the layout."""
 
 import hashlib
 import re

@@ -1,6 +1,6 @@
 """Generates the client's exported symbols: cuX records the call when a trace is written, calls the
 entry point, and turns a std::exception into an error. Except in the functions of SHORT, the calling thread
-cannot be cancelled meanwhile.
+cannot be cancelled (pthread_cancel) meanwhile.
 
 The entry points themselves (client/entry, generated ones, weak fallbacks) are written under their own
 names, but assembled as rcuda_cuX by entry_labels.h, which their targets include before everything else.

@@ -72,8 +72,7 @@ class CommandLine {
   // T: std::string, int, uint16_t, uint32_t, uint64_t, double, or a vector of texts or numbers.
   template <typename T>
   Option option(const std::string& names, T* value, const std::string& help = "");
-  // parse() passes the text to `set`, and reports an error of `set` as an error of the command
-  // line.
+  // parse() passes the text to `set`. An error of `set` is an error of the command line.
   Option option(const std::string& names, std::function<Status(const std::string& text)> set,
                 const std::string& help);
   Option flag(const std::string& names, bool* value, const std::string& help = "");
@@ -85,8 +84,8 @@ class CommandLine {
   std::vector<std::string> subcommands() const;  // their names
   void require_subcommand(int least, int most);
   void footer(const std::string& text);
-  // Stops at the first argument that is not an option of this program. rest() returns it and all
-  // arguments after it.
+  // Makes parse() stop at the first argument that is not an option of this program. rest() returns
+  // this argument and all arguments after it.
   void leave_rest();
   std::vector<std::string> rest() const;
   // The error for a word that looks like an option but is not an option of this program or of the

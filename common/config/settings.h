@@ -48,7 +48,7 @@ class SettingBase {
   virtual std::string accepted() const = 0;  // for messages: "a whole number from 0 to 65535"
 
  protected:
-  virtual bool parse(std::string_view text) = 0;  // false: the value is unchanged
+  virtual bool parse(std::string_view text) = 0;  // false: the text is invalid, nothing changes
 
  private:
   const char* variable_;
@@ -221,7 +221,7 @@ class Choice : public SettingBase {
   Choice(Registry& registry, const char* variable, std::vector<const char*> words, const char* help)
       : SettingBase(registry, variable, help), words_(std::move(words)) {}
   std::string_view get() const { return words_[index_]; }
-  size_t index() const { return index_; }  // of the value in the words
+  size_t index() const { return index_; }  // of the value in `words`
   std::string text() const override { return words_[index_]; }
   std::string accepted() const override;
 

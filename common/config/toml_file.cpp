@@ -47,7 +47,7 @@ std::optional<std::string> joined(const toml::array& list) {
   return text;
 }
 
-// Sets kind and text. Returns false for a value of another kind, such as a date.
+// Sets kind and text. Returns false for a value for which TomlItem has no Kind, such as a date.
 bool take_value(const toml::node& node, TomlItem* item) {
   using Kind = TomlItem::Kind;
   if (const auto text = node.value_exact<std::string>()) {
@@ -108,7 +108,7 @@ std::string_view line_of(std::string_view text, size_t number) {
   for (; number > 1 && !text.empty(); --number) {
     text.remove_prefix(std::min(text.find('\n'), text.size() - 1) + 1);
   }
-  constexpr size_t kMost = 120;  // longer lines are cut in messages
+  constexpr size_t kMost = 120;  // bytes; longer lines are cut in messages
   return trimmed(text.substr(0, std::min(text.find('\n'), kMost)));
 }
 
@@ -128,7 +128,7 @@ std::string_view without_comment(std::string_view line) {
 }
 
 // Explains an error in a line that toml++ refuses, in terms that a user of the settings knows.
-// `description` is the text of toml++, for lines without a better explanation.
+// `description` is toml++'s own error text, for lines without a better explanation.
 std::string explain(std::string_view line, std::string_view description) {
   constexpr const char* kForms =
       "write NAME = \"text\", NAME = 12, NAME = true, NAME = [\"a\", \"b\"] or [table]";

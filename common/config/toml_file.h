@@ -21,7 +21,7 @@ struct TomlItem {
   size_t line = 0;
 };
 
-// Returns the items in the order of the lines. A value of another kind, such as a date, is an
+// Returns the items in the order of the lines. A value that has no Kind, such as a date, is an
 // error.
 Result<std::vector<TomlItem>> read_toml_file(const std::string& path);
 

@@ -1,5 +1,6 @@
-// The environment variables that change results of the driver API. The driver reads them when it
-// starts (cuInit), so later changes of the environment have no effect.
+// The environment variables that change results of the driver API, except CUDA_VISIBLE_DEVICES
+// (visible_devices.h). The driver reads them when it starts (cuInit), so later changes of the
+// environment have no effect.
 #pragma once
 
 #include <cstdlib>
@@ -12,7 +13,7 @@ namespace rcuda::cuda {
 struct DriverVariables {
   // CUDA_LAUNCH_BLOCKING: a launch returns after its kernel, with the kernel's error.
   bool launch_blocking = false;
-  // CUDA_MODULE_LOADING, in capitals or not; lazy is the default since CUDA 12.2.
+  // CUDA_MODULE_LOADING, case-insensitive; lazy is the default since CUDA 12.2.
   CUmoduleLoadingMode module_loading = CU_MODULE_LAZY_LOADING;
 };
 

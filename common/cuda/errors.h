@@ -6,7 +6,8 @@
 namespace rcuda::cuda {
 
 // Whether the error stays in its context: every later call fails with the same code until the
-// process is restarted. (cuda.h says so for each code below except CUDA_ERROR_ECC_UNCORRECTABLE.)
+// process is restarted. (cuda.h says so for each code below except CUDA_ERROR_ASSERT and
+// CUDA_ERROR_ECC_UNCORRECTABLE.)
 inline bool is_sticky(CUresult result) {
   switch (result) {
     case CUDA_ERROR_ILLEGAL_ADDRESS:

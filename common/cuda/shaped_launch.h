@@ -1,5 +1,6 @@
-// The state of a function in the launch interface of CUDA 3: cuFuncSetBlockShape, cuParamSet* and
-// cuLaunchGrid set and use it. cuLaunchKernel does not.
+// The launch settings of a function in the launch interface of CUDA 3. cuFuncSetBlockShape,
+// cuFuncSetSharedSize and cuParamSet* set them, cuLaunch and cuLaunchGrid* use them. cuLaunchKernel
+// ignores them.
 //
 // Any thread. Errors are those of driver 580 on an H100.
 #pragma once

@@ -1,9 +1,9 @@
 // CUDA_VISIBLE_DEVICES, as the driver reads it: a list of numbers, or of UUIDs or their beginnings.
 //
 // The first entry decides whether the list has numbers or UUIDs. The list ends before the first
-// invalid entry: a negative or too large number, a text that is neither a number nor a UUID, the
-// beginning of several UUIDs, or an entry of the other form. A device that is named twice makes the
-// whole list invalid.
+// invalid entry: a negative or too large number, a text that is neither a number nor a device's
+// UUID, the beginning of several UUIDs, or an entry of the other form. A device that is named twice
+// makes the whole list invalid.
 //
 // The driver reads a number with strtol() and converts it to int: white space and a sign may
 // precede the digits, text after the digits is ignored, and 4294967296 is 0. In a UUID, only the
@@ -54,8 +54,8 @@ inline size_t find_number(const std::string& entry, size_t count, std::string* p
   return kNone;
 }
 
-// `uuids`: as uuid_text() writes them. A malformed text in `uuids` is a device whose server does
-// not answer or sends wrong values; no entry names it.
+// `uuids`: as uuid_text() writes them. A malformed text in `uuids` stands for a device whose server
+// does not answer or sends wrong values; no entry can name this device.
 inline size_t find_uuid(const std::string& entry, const std::vector<std::string>& uuids,
                         std::string* problem) {
   constexpr size_t kPrefix = 4, kLength = 36;  // "GPU-", and 32 digits with their dashes

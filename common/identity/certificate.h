@@ -1,12 +1,13 @@
 // The certificate and the private key of a server or a client, in one PEM file that only the file's
 // owner can read.
 //
-// A server without a certificate makes one: self-signed, EC P-256, without an end of validity.
-// Clients check the public key by its fingerprint, which is in their tokens (token.h), so neither
-// an authority nor the host name matters. Tokens stay valid if a certificate is renewed with the
-// same key. An administrator may put another certificate and key into the file. Threads: any;
-// processes that race get the same certificate. Blocking: for the file system. Errors name the file
-// and the remedy. This header names two types of OpenSSL and includes none of its headers.
+// A server without a certificate makes one: self-signed, EC P-256, without an end of validity. A
+// client with a token checks the public key by its fingerprint, which is in the token (token.h), so
+// neither an authority nor the host name matters to this client. Tokens stay valid if a certificate
+// is renewed with the same key. An administrator may put another certificate and key into the file.
+// Threads: any; processes that race get the same certificate. Blocking: for the file system. Errors
+// name the file and the remedy. This header names two types of OpenSSL and includes none of its
+// headers.
 #pragma once
 
 #include <memory>
@@ -43,9 +44,9 @@ struct Certificate {
   Chain chain;                                    // begins with x509
 };
 
-// Reads the certificates and the first private key of a PEM text. kInvalidArgument if the key is
-// encrypted or is not the first certificate's key, if a certificate is damaged, or if the chain is
-// too long.
+// Reads the certificates and the first private key of a PEM text. kInvalidArgument if there is no
+// certificate or no key, if the key is encrypted or is not the first certificate's key, if a
+// certificate is damaged, or if the chain is too long.
 Result<Certificate> parse_certificate(std::string_view pem);
 
 // kNotFound if there is no such file; kDenied if other users have access to it.

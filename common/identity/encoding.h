@@ -1,7 +1,7 @@
 // Bytes as text: lower-case hexadecimal, and base64url without padding (RFC 4648). Random bytes.
 //
-// Decoding is strict: each value has exactly one text, and its length is known beforehand. So
-// decoding accepts only the text that encoding returns. The functions for texts are pure.
+// Decoding is strict: the caller knows the number of bytes, and decoding accepts only the text that
+// encoding returns for these bytes. The functions for texts are pure.
 #pragma once
 
 #include <cstdint>

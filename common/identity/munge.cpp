@@ -109,11 +109,12 @@ Status refused(const Library& library, Context* context, Error error) {
     case Error::kNoMemory:
       return Status(Code::kOutOfMemory, "MUNGE: " + text);
     case Error::kUnauthorized:
-      return Status(Code::kDenied,
-                    "MUNGE: the peer made the credential for another user than uid " +
-                        std::to_string(::geteuid()) +
-                        " of this process: run the program without a change of the user after its "
-                        "start and outside of user namespaces, or use a token");
+      return Status(
+          Code::kDenied,
+          "MUNGE: the peer made the credential for another user than this process's (uid " +
+              std::to_string(::geteuid()) +
+              "): do not change the program's user after its start, do not run it in a "
+              "user namespace, or use a token");
     default:
       break;
   }

@@ -9,7 +9,7 @@
 // Threads: any. Blocking: one exchange with munged over its local socket, about 0.1 ms; several
 // seconds if munged hangs or has ended without removing its socket. Do not call from a poll loop.
 // SIGPIPE is never raised. Errors name the remedy: kUnavailable if this machine has no MUNGE,
-// kDenied if MUNGE refuses.
+// kDenied if MUNGE refuses, kProtocol if the peer's text is not a credential.
 #pragma once
 
 #include <chrono>

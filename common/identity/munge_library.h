@@ -44,7 +44,7 @@ struct Context;  // munge_ctx
 struct Library {
   Context* (*create)();
   void (*destroy)(Context*);
-  const char* (*error_of)(Context*);  // null if the context has none
+  const char* (*error_of)(Context*);  // null if the context has no error
   Error (*get)(Context*, int option, ...);
   Error (*set)(Context*, int option, ...);
   const char* (*text_of)(Error);

@@ -24,7 +24,8 @@ std::string octal(mode_t mode) {
 
 Status check(const struct stat& status, const std::string& path) {
   if (!S_ISREG(status.st_mode)) {
-    return Status(Code::kDenied, path + " is not a regular file, so secrets are not read from it");
+    return Status(Code::kDenied,
+                  path + " is not a regular file: put the secrets into a regular file");
   }
   if (const uid_t user = ::geteuid(); status.st_uid != user && status.st_uid != 0) {
     const std::string owner = std::to_string(status.st_uid), own = std::to_string(user);

@@ -4,8 +4,8 @@
 // The file itself is checked, after it is opened. The folder is not checked: a file that another
 // user puts there belongs to that user and is refused. Writing is atomic: a reader finds the old
 // file or the complete new file. Threads: any; processes may race. Blocking: for the file system.
-// Errors name the file and the remedy: kNotFound if the file does not exist, kDenied if others have
-// access, else kSystem.
+// Errors name the file and the remedy: kNotFound if the file does not exist, kDenied if its owner
+// or mode is wrong, kSystem if a system call fails.
 #pragma once
 
 #include <cstddef>

@@ -13,8 +13,8 @@ namespace {
 
 constexpr uid_t kNoUid = static_cast<uid_t>(-1);
 
-// Calls getpwnam_r, getpwuid_r, getgrnam_r or getgrgid_r with a large enough buffer. Returns
-// errno's value; `found` is null if there is no such user or group.
+// Calls getpwnam_r, getpwuid_r, getgrnam_r or getgrgid_r with a large enough buffer. Returns the
+// function's error number, 0 for none; `found` is null if there is no such user or group.
 template <typename Function, typename Key, typename Entry>
 int look_up(Function function, Key key, Entry* entry, std::vector<char>* room, Entry** found) {
   for (room->resize(1024);; room->resize(room->size() * 4)) {

@@ -17,7 +17,7 @@ struct EntryHeader {
   uint16_t kind;
   uint16_t version;
   uint32_t header_bytes;
-  uint64_t payload_bytes;     // padded to 8
+  uint64_t payload_bytes;     // padded to 8 bytes
   uint32_t compressed_bytes;  // 0 if not compressed
   uint32_t options_offset;
   uint16_t minor;

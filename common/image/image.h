@@ -24,9 +24,9 @@ constexpr uint32_t kWrapperMagic = 0x466243B1;
 constexpr uint32_t kContainerMagic = 0xBA55ED50;
 
 // The structure in .nvFatBinSegment. In version 1, `prelinked` is NULL. Version 2 belongs to
-// -rdc=true programs. Its `data` is the container made by the host linker (SASS only). Its
-// `prelinked` is a NULL-terminated array of the containers of the translation units; a constructor
-// fills the array at start-up.
+// -rdc=true programs. Its `data` is the container that nvlink, the device linker, has made (SASS
+// only). Its `prelinked` is a NULL-terminated array of the containers of the translation units; a
+// constructor fills the array at start-up.
 struct FatbinWrapper {
   uint32_t magic;
   uint32_t version;
@@ -47,8 +47,8 @@ struct Image {
 // The memory at `pointer` belongs to the application and must be as long as its headers say.
 Result<Image> measure(const void* pointer);
 
-// A bare container, ELF image or text that starts at bytes[0]. A wrapper is refused, because its
-// pointers are valid only in the process that made them.
+// Accepts a bare container, ELF image or text that starts at bytes[0]. Refuses a wrapper, because
+// its pointers are valid only in the process that made them.
 Result<Image> inspect(Bytes bytes);
 
 }  // namespace rcuda::image

@@ -47,7 +47,7 @@ Result<std::vector<std::string>> ptx_kernels(Bytes text) {
   for (std::string_view word = words.next(); !word.empty(); word = words.next()) {
     if (word != ".entry") continue;
     const std::string_view name = words.next();
-    if (name.empty() || !is_word(name[0])) return malformed("a kernel without a name");
+    if (name.empty() || !is_word(name[0])) return malformed("it has a kernel without a name");
     kernels.emplace_back(name);
   }
   return kernels;

@@ -1,4 +1,4 @@
-// The words of a PTX text, and its types. Private to this folder.
+// Splits a PTX text into words, and finds the sizes of its types. Private to this folder.
 #pragma once
 
 #include <algorithm>

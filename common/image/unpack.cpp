@@ -61,7 +61,7 @@ int specificity(const Entry& entry) {
 }  // namespace
 
 Result<std::string> decompress(const Entry& entry) {
-  if (entry.size_bytes > kLargestImage) return malformed("an unpacked size of more than 1 GiB");
+  if (entry.size_bytes > kLargestImage) return malformed("its unpacked size is more than 1 GiB");
   std::string output;
   try {
     switch (entry.compression) {

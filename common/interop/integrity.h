@@ -1,6 +1,6 @@
-// The answer to INTEGRITY_CHECK, with which NVIDIA's runtime checks that the driver is NVIDIA's.
-// The ZLUDA project has published the algorithm. The results equal those of driver 580 bit for bit.
-// Any thread.
+// The answer of the table INTEGRITY_CHECK, with which NVIDIA's runtime checks that the driver is
+// NVIDIA's. The ZLUDA project has published the algorithm. The results equal those of driver 580
+// bit for bit. Any thread.
 #pragma once
 
 #include <array>

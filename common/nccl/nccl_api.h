@@ -10,7 +10,7 @@
 
 namespace rcuda::nccl {
 
-// Formats a version as NCCL counts since 2.9: "2.28.9" for 22809.
+// Formats a version number of NCCL 2.9 or later: "2.28.9" for 22809.
 inline std::string version_text(int version) {
   return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
          std::to_string(version % 100);

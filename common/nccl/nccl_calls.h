@@ -9,8 +9,8 @@
 
 namespace rcuda::nccl {
 
-// The numbers are permanent. The comments name the members of Call, and the tail, that a call uses.
-// "creates": the call makes a communicator.
+// The numbers are permanent. The comments explain the members of Call that do not have the name of
+// NCCL's parameter, and the tail. "creates": the call makes a communicator.
 enum class Verb : uint16_t {
   kInit = 1,    // `count` ranks, `peer` this rank; the tail has the ids; creates
   kSplit = 2,   // `peer` the color, `value` the key; creates
@@ -78,7 +78,7 @@ struct Call {
   uint32_t created = 0;       // the client's id of the new communicator
   uint32_t stream = 0;        // 0: the legacy default stream of `context`
   uint32_t context = 0;       // current for the call
-  uint32_t tail_bytes = 0;    // follow this struct, padded to 8 bytes
+  uint32_t tail_bytes = 0;    // the tail follows this struct, padded to 8 bytes
   uint64_t source = 0, target = 0, count = 0;
   int32_t datatype = 0, operation = 0;
   int32_t peer = 0;  // a peer's rank, or the root's rank
@@ -138,10 +138,10 @@ struct Answer {
 enum class Question : uint32_t {
   kAsyncError = 1,
   kLastError = 2,  // the text is the error; communicator 0: the library's last error
-  kMemory = 3,     // `value`: which statistic
+  kMemory = 3,     // `value`: the statistic, as for ncclCommMemStats
   kUniqueId = 4,   // for ranks that will join: the text is the id
   kFirstOfThreads = 5,
-  kProperties = 5,  // the tail is the program's struct, the text the same struct filled in
+  kProperties = 5,  // the tail is the program's struct; the text is this struct, filled in
   // `value`: the device communicator's number. The text: the size of the program's
   // ncclDevComm as a uint64_t, its bytes padded to 8, a MadeResource for each resource and a
   // Multimem for each team.

@@ -94,9 +94,9 @@
   X(nvmlDeviceGetNvLinkCapability, unsigned, kNvmlNvLinks, 6) \
   X(nvmlDeviceGetClock, unsigned, 4, 4)
 
-// X(number): a field of nvmlDeviceGetFieldValues() that has no scope. One line for each group:
-// ECC's mode and errors; times of throttling; the memory's temperature, energy, number of NVLinks,
-// PCIe replays; power, energy and temperature limits; the recommended recovery action.
+// X(number): a field of nvmlDeviceGetFieldValues() that has no scope. The lines are: ECC's modes
+// and errors; times of throttling; temperature of the memory, total energy, number of NVLinks, PCIe
+// replays; power, energy and the limits of temperature; the recommended recovery action.
 // clang-format off
 #define RCUDA_NVML_FIELDS(X) \
   X(1) X(2) X(3) X(4) \

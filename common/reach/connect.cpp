@@ -124,8 +124,7 @@ Result<UniqueFd> connect_any(const addrinfo* addresses, const std::string& where
     UniqueFd socket;
     const int result = connect_address(*address, now + (deadline - now) / left--, &socket);
     if (result == 0) return socket;
-    // Keeps a refusal in preference to later errors, because it says more than an error of an
-    // unreachable address.
+    // Keeps ECONNREFUSED, because it says more than a later error of an unreachable address.
     if (error != ECONNREFUSED) error = result;
   }
   std::string remedy = "check host and port, and that rcuda-server runs there";

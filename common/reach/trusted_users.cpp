@@ -10,7 +10,7 @@ namespace rcuda::wire {
 
 bool TrustedUsers::parse(std::string_view text) {
   std::vector<uid_t> users;
-  // A string stream would register an exit handler in the program.
+  // Uses no string stream, because that would register an exit handler in the program.
   for (size_t at = 0; !text.empty() && at <= text.size();) {
     const size_t comma = std::min(text.find(',', at), text.size());
     const std::string word(text.substr(at, comma - at));

@@ -2,8 +2,8 @@
 // receives the client's data and decides what its calls return, so a client does not use the
 // servers of arbitrary users. docs/security.md describes the rule.
 //
-// Threads: as other settings (common/config/settings.h). Blocking: set() only, while it looks up
-// names in the user database, which may be on the network.
+// Threads: as other settings (common/config/settings.h). Blocking: set(), and check_trust() if it
+// refuses the server: both look up users in the user database, which may be on the network.
 #pragma once
 
 #include <string>

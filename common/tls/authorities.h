@@ -1,9 +1,9 @@
 // Authorities: the certificate authorities that a daemon accepts for its clients.
 //
-// Bytes that no authority has signed do not reach an X.509 parser: a strict reader of DER splits a
+// Bytes without a valid signature do not reach an X.509 parser: a strict reader of DER splits a
 // certificate into the signed part, the algorithm and the signature. The certificate is parsed only
-// after an authority's signature of it has been verified. The chain has the order of TLS: each
-// certificate is signed by the next. The chain is checked from the authority's end.
+// after its signature has been verified. The chain has the order of TLS: each certificate is signed
+// by the next, the last by an authority. The chain is checked from the authority's end.
 //
 // Threads: any. Blocking: read() reads a file. Fuzzer: tests/fuzz/chain_target.h.
 #pragma once

@@ -8,8 +8,9 @@
 // connection.
 //
 // Threads: one thread during the handshake, then one sending and one receiving thread. Only recv()
-// may block. OpenSSL's own configuration file is not read, its exit handler is not installed (a
-// session ends after exit handlers have run), and no function raises SIGPIPE.
+// and the function shake_hands() outside of the class may block. OpenSSL's own configuration file
+// is not read, its exit handler is not installed (a session ends after exit handlers have run), and
+// no function raises SIGPIPE.
 #pragma once
 
 #include <array>

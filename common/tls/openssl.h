@@ -37,7 +37,7 @@ Result<Owned<SSL_CTX>> make_context(const SSL_METHOD* method);
 // Returns kDenied with `what` and OpenSSL's reason. Clears the thread's error queue.
 Status ssl_error(const std::string& what);
 // Checks a chain, whose first certificate is the peer's: it must lead to one of `authorities`, and
-// its names, times, lengths and purpose ("ssl_client", "ssl_server") must be valid. `set` sets
+// its names, times, length and purpose ("ssl_client", "ssl_server") must be valid. `set` sets
 // further parameters and returns 1. If the chain is not valid, returns kDenied with the reason.
 Status check_chain(
     const std::vector<Owned<X509>>& chain, X509_STORE* authorities, const char* purpose,

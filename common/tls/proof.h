@@ -50,7 +50,7 @@ Key lease_proof(const std::array<uint8_t, 16>& secret, const Key& binding);
 // How a client checks the server's certificate. With `pinned` and `authorities` empty, any server
 // is accepted, and the caller must check it in another way (MUNGE).
 struct ServerCheck {
-  std::optional<identity::Hash> pinned;  // of the server's public key, from a token
+  std::optional<identity::Hash> pinned;  // the server's fingerprint, from a token
   // PEM file of authorities. The server's chain must lead to one of them, and its certificate must
   // be for `host`.
   std::string authorities;

@@ -1,8 +1,7 @@
 // Shared by the commands that query servers: the name of a server on the command line, and a query
 // on a connection that identifies the user.
 //
-// Threads: any. Blocking: until the server has answered, a few seconds at most. Errors name the
-// server.
+// Threads: any. Blocking: as wire::ask() (common/reach/ask.h). Errors name the server.
 #pragma once
 
 #include <cstddef>
@@ -58,8 +57,9 @@ const wire::ServerStatus::Session* session_of(const wire::ServerStatus& status,
                                               const wire::GpuReport::Gpu& gpu,
                                               const wire::GpuReport::Process& process);
 
-// Return a figure of the server's NVML; nullopt if the server does not know it. known(): `figure`
-// is its value in a report. figure_of(): `figure` is an nvml::Figure.
+// Return a figure of the server's NVML. nullopt if the server does not know the figure, or, for
+// figure_of(), has another list of figures. known(): `figure` is the figure's value in a report.
+// figure_of(): `figure` is an nvml::Figure.
 std::optional<uint64_t> known(uint64_t figure);
 std::optional<uint64_t> figure_of(const wire::GpuReport& report, const wire::GpuReport::Gpu& gpu,
                                   size_t figure);

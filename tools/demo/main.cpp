@@ -4,7 +4,8 @@
 //
 // Each device computes a band of a picture of the Mandelbrot set. The bands are copied to the first
 // device (between servers if the devices are on different servers), and from there to the host in
-// one piece. The host compares them with its own results. The exit status is 0 if all points agree.
+// one piece. The host compares the points with its own results. The exit status is 0 if all points
+// agree.
 
 #include <algorithm>
 #include <cmath>

@@ -243,8 +243,8 @@ Findings check_pci(const fs::path& root) {
       const bool far = level == PciDistance::Level::kFar;
       findings.push_back({far ? Verdict::kNote : Verdict::kGood,
                           pair + " are " + transport::describe(level),
-                          far ? "use an adapter on this GPU's node (RCUDA_VERBS_DEVICE), if the "
-                                "host has one"
+                          far ? "use an adapter on this GPU's NUMA node (RCUDA_VERBS_DEVICE), if "
+                                "the host has one"
                               : ""});
       check_acs(transport::pci_route(gpu, *nic), pair, findings);
     }

@@ -1,9 +1,10 @@
 // The checks of one node: everything that an administrator would check by hand for RDMA and
 // GPUDirect.
 //
-// All of them read files below `root` ("/" in real use, a made-up tree in tests) and change
-// nothing. A file that cannot be read leads to a finding that explains the consequence. Findings of
-// checks that need root say so. docs/rdma.md has the background of each remedy.
+// The checks read files below `root` ("/" in real use, a made-up tree in tests) and change nothing.
+// Only check_memlock() gets its input from the caller. A file that cannot be read leads to a
+// finding that explains the consequence. Findings of checks that need root say so. docs/rdma.md has
+// the background of each remedy.
 #pragma once
 
 #include <filesystem>

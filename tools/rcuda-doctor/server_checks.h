@@ -11,7 +11,7 @@
 namespace rcuda::doctor {
 
 // Queries the server as this user, with the credentials of the environment. Blocks for a few
-// seconds at most.
+// seconds; longer if name resolution or MUNGE hangs.
 Findings check_server(const std::string& host, uint16_t port);
 
 // The findings in the server's report about itself and the user. Pure. `clock_ms`: of this machine,

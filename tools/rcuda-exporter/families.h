@@ -1,7 +1,7 @@
 // Builds the metrics of a server from its reports of sessions and GPUs.
 //
-// Pure; nothing blocks. Units are those of Prometheus: seconds, bytes, watts, hertz, joules. A
-// figure that the server does not know is left out. Programs, client hosts and
+// Pure; nothing blocks. Units are those of Prometheus: seconds, bytes, watts, hertz, joules,
+// degrees Celsius. A figure that the server does not know is left out. Programs, client hosts and
 // jobs are never labels. Only memory has one series per session, with the worker's process id as
 // its label; the series ends with the session.
 #pragma once

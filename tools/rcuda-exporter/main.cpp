@@ -6,8 +6,9 @@
 // /healthz on the same address says whether the exporter itself runs.
 //
 // The exporter queries the servers at each scrape, as rcuda-smi does. It exports the sessions that
-// its user may see: the servers' user and root see all sessions. It is a separate process so that a
-// server's daemon, which may run as root, does not contain a web server.
+// its user may see; operators and holders of an observer's token see all sessions
+// (docs/security.md). It is a separate process so that a server's daemon, which may run as root,
+// does not contain a web server.
 #include <cerrno>
 #include <csignal>
 #include <cstdio>

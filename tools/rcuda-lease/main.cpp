@@ -42,8 +42,8 @@ namespace {
 
 constexpr const char* kFooter =
     R"(NODE is host or host:port of a server, as for rcuda-smi. A lease is exclusive unless it is taken
-with --shared: no session without it may use its devices. A session under a lease may use only the
-lease's devices. When a lease ends, so do its sessions.
+with --shared: no session without the lease may use the lease's devices. A session under a lease may
+use only the lease's devices. When a lease ends, its sessions end, too.
 
 "take" prints two lines for the environment of the program:
     RCUDA_DEVICES=node1:0,node1:3
@@ -53,8 +53,8 @@ each of the two variables.
 
 The user whom a lease is for (--user) needs no secret: RCUDA_LEASE=node1=1a2b3c4d suffices.
 
-A job has at most one lease on a server. Taking it again prints the same lines; revoking a lease
-that is gone succeeds. So prologs and epilogs may run twice.)";
+A job has at most one lease on a server. "take" for a job that has a lease prints the same lines
+again; "revoke" of a lease that has ended succeeds. So prologs and epilogs may run twice.)";
 
 constexpr auto kRetryInterval = std::chrono::milliseconds(500);
 

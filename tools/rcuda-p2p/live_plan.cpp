@@ -200,7 +200,8 @@ Result<double> Pair::copy_us(uint64_t bytes) {
   CUresult result = CUDA_SUCCESS;
   while (!to_->word_reached(word.get(), &result)) {
     if (Clock::now() > begin + kTimeout)
-      return Status(Code::kTimeout, "a copy of " + bytes_text(bytes) + " did not end in time");
+      return Status(Code::kTimeout, "a copy of " + bytes_text(bytes) +
+                                        " did not end in time: see the logs of both servers");
   }
   RCUDA_RETURN_IF_ERROR(status_of(result, "a copy of " + bytes_text(bytes) + " failed"));
   return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
@@ -223,14 +224,15 @@ void print_heading(const std::vector<LiveMethod>& methods, std::FILE* out) {
 
 Status measure_copies(const LiveQuery& query, const std::function<void(const std::string&)>& begun,
                       const std::function<void(const LiveCopy&)>& copied) {
-  if (query.sizes.empty()) return {Code::kInvalidArgument, "--sizes names no copy size"};
+  if (query.sizes.empty())
+    return {Code::kInvalidArgument, "--sizes names no copy size: write for example --sizes 64K,1M"};
   Pair pair;
   RCUDA_RETURN_IF_ERROR(
       pair.open(query, *std::max_element(query.sizes.begin(), query.sizes.end())));
   RCUDA_RETURN_IF_ERROR(pair.wait_until_measured());
   begun(pair.names());
   for (const uint64_t bytes : query.sizes) {
-    // The median leaves out the first copy, which waits for its plan.
+    // Takes the median, because the first copy takes longer: it waits for its plan.
     constexpr int kCopies = 11;
     std::vector<double> times;
     for (int i = 0; i < kCopies; ++i) {

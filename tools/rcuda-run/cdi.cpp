@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 // versions.
 constexpr const char* kVersion = "0.5.0";
 constexpr const char* kKind = "rcuda/gpu";
-// The folder of all files in the container. Images do not have this folder.
+// The folder in the container for all files of rcuda. Images do not have this folder.
 constexpr const char* kFolder = "/opt/rcuda";
 
 // Settings of a program that name a file.

@@ -4,9 +4,9 @@
 //   rcuda-run --demo
 //   rcuda-run --devices node1:0,node2:0 --cdi > /etc/cdi/rcuda.json
 //
-// Sets LD_PRELOAD, RCUDA_DEVICES, ASAN_OPTIONS and the variables of its options, puts the folder
-// with libcuda.so first in LD_LIBRARY_PATH, for programs that look for libcuda.so there, and
-// executes the program.
+// Sets LD_PRELOAD, RCUDA_DEVICES, ASAN_OPTIONS and the variables of its options, and executes the
+// program. Also puts the folder with libcuda.so first in LD_LIBRARY_PATH, for programs that look
+// for libcuda.so there.
 // --demo: the program is tools/demo; if no GPUs are named, it runs on a server that rcuda-run
 // starts on this machine.
 // --cdi: prints a specification with which container tools do the same for a container (cdi.h), and

@@ -1,8 +1,8 @@
 // The output of rcuda-smi. A Look is the state of a server at one time. It is printed as text or
 // JSON; two Looks at a server show its activity in between.
 //
-// Any thread. Pure, except for look(), which queries the servers and blocks for a few seconds at
-// most.
+// Any thread. Pure, except for look(), which queries the servers and blocks as wire::ask() does
+// (common/reach/ask.h).
 #pragma once
 
 #include <chrono>
@@ -24,7 +24,7 @@ struct Look {
   Status error;        // why the server's status is missing; the other members are then empty
   wire::ServerStatus status;
   wire::GpuReport gpus;  // empty if the server does not report it
-  Status gpus_error;     // why only gpus is empty
+  Status gpus_error;     // why `gpus` is missing although `status` is not
   std::chrono::steady_clock::time_point at;
 };
 

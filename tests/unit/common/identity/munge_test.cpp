@@ -141,7 +141,7 @@ TEST_F(MungeTest, ACredentialForAUserIsOnlyForThatUser) {
   EXPECT_TRUE(decode(encoded("nonce", ::geteuid()), settings_).ok());
   const uid_t other = ::geteuid() == kNobody ? 1 : kNobody;
   const std::string credential = encoded("nonce", other);
-  expect_refused(credential, settings_, "made the credential for another user than uid");
+  expect_refused(credential, settings_, "made the credential for another user than this process's");
   if (::geteuid() != 0) return;
   // The refused decoding has not consumed the credential.
   EXPECT_EQ(as_user(other,
