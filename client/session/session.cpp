@@ -34,8 +34,9 @@ bool is_of_fetches(const Timeline* timeline) {
 // Whether RCUDA_WAKE_WAIT limits how long a command waits for a parked session. True if the command
 // wakes the session and its sender can return the error without side effects. These commands wait
 // in the ring without a limit:
-// - commands that end an object, because the object's id is already free for another object
-// - halves of copies between servers
+// - commands that end an object or free memory, because the client has already released the
+//   object's id or the address
+// - commands for copies between servers
 // - commands that may carry a completion word: marks, waits and copies. Before a copy, the sender
 //   calls await_room().
 bool may_find_no_room(const wire::Command& command) {

@@ -37,8 +37,9 @@ constexpr size_t kFirstBytes = 64u << 10;
 // their caches.
 constexpr size_t kNotLent = 4u << 20;
 
-// Returns the chunk size of a copy whose chunks the worker writes to their destination. A chunk is
-// large enough for all sockets at once.
+// Returns the chunk size of a copy whose chunks the worker writes to their destination. These
+// chunks may be larger than those of chunk_bytes(), because the Link divides each chunk among its
+// bulk sockets.
 size_t landed_chunk_bytes(const transport::MediumTraits& traits, size_t bytes) {
   return std::min<size_t>(std::max(chunk_bytes(traits, bytes), wire::part_bytes_of(bytes)),
                           Staging::kSlotBytes);
