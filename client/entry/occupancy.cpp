@@ -96,8 +96,8 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction fun
                                                               shared_bytes, 0);
 }
 
-// Tries all block sizes in steps of a warp and picks the size with the most resident threads. If
-// several sizes have as many, picks the largest of them, like the driver.
+// Tries all block sizes in steps of a warp and picks the size with the most resident threads. Among
+// sizes with equally many threads it picks the largest, like the driver.
 CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid_size, int* block_size,
                                                    CUfunction function,
                                                    CUoccupancyB2DSize shared_of_block,
