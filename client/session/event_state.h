@@ -101,7 +101,7 @@ class EventState {
   bool left_to_worker_ RCUDA_GUARDED_BY(mutex_) = false;
   // Whether the record with the number record_ is done. Stays false if left_to_worker_ is true.
   bool done_ RCUDA_GUARDED_BY(mutex_) = false;
-  std::atomic<bool> fetched_{false};      // see is_fetched(); only if done_ is true
+  std::atomic<bool> fetched_{false};      // see is_fetched(); true only if done_ is true
   Place place_ RCUDA_GUARDED_BY(mutex_);  // the position of the latest record
 
   std::optional<Word> word_ RCUDA_GUARDED_BY(mutex_);

@@ -68,9 +68,9 @@ bool may_write(const wire::Command& command, const Timeline* timeline, uint64_t 
 
 // Returns the number of places that the command takes in a driver's queue. `moves_bytes`: the
 // medium moves the bytes of page-locked memory, in parts. A copy of such memory then takes two more
-// places for each part: for a GPU-written word and an event, or for a further copy and the wait or
-// host function before it. A staged copy whose bytes come after the command takes one more place,
-// for the stream's wait for the bytes.
+// places for each part: either for a GPU-written word and an event, or for a further copy and the
+// wait (or host function) before it. A staged copy whose bytes come after the command takes one
+// more place, for the stream's wait for the bytes.
 uint64_t room_of(const wire::Command& command, bool moves_bytes) {
   const api::CommandTraits& traits = api::traits_of(command.opcode);
   const std::span<const std::byte> body = command.body;

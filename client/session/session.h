@@ -170,12 +170,12 @@ class Session final : public TimelineHost {
   // context.
   Route in_context(wire::ObjectId context) { return {this, context, 0}; }
 
-  // A call in two steps, so that several can be in flight. begin() sends the command. If no reply
-  // slot is free, a `patient` begin() waits for one. A begin() that is not patient returns false
-  // and sends nothing if at most a quarter of the slots is free. These slots are for other threads:
-  // calls in flight may wait for the application, which may continue only after other threads get
-  // answers. After true, the caller must call finish(); the order of several finish() calls does
-  // not matter.
+  // A call in two steps, so that several calls can be in flight. begin() sends the command. If no
+  // reply slot is free, a `patient` begin() waits for one. A begin() that is not patient returns
+  // false and sends nothing if at most a quarter of the slots is free. These slots are for other
+  // threads: calls in flight may wait for the application, which may continue only after other
+  // threads get answers. After true, the caller must call finish(); the order of several finish()
+  // calls does not matter.
   struct PendingCall {
     wire::ReplySlot slot;
     SentCommand sent;

@@ -181,7 +181,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
 // early. Over TCP, the command of a small copy then contains the bytes, and the client sends the
 // bytes of a larger copy together with its command. Over verbs the worker fetches the bytes as soon
 // as it executes the command (wire::kSourceReady). If work in progress can change the source, the
-// worker fetches the bytes when the stream reaches the copy.
+// worker fetches the bytes when the stream reaches the copy (exception: reached_places.h).
 class HostWrite {
  public:
   static constexpr AddressRange kAll{0, UINT64_MAX};

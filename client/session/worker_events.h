@@ -58,7 +58,7 @@ class WorkerEvents {
   struct GraphCallback {
     std::function<void()> function;
     CUDA_HOST_NODE_PARAMS given{};  // the application's parameters of a host function
-    // The application's parameters of a copy node that the worker replaced by a host node.
+    // The application's parameters of a copy between servers, which is a host node in the worker.
     std::shared_ptr<const CUDA_MEMCPY3D> copy;
     // The function only makes a copy. It runs on the copy thread, so the application's own
     // functions cannot delay it.
