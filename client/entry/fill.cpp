@@ -1,5 +1,5 @@
-// Memset: posted after the checks that a local driver makes in the call. A function without Async
-// waits only if the host can access the memory, as CUDA documents.
+// Memset. The command is posted after the checks that a local driver makes in the call. A function
+// without Async waits only if the host can access the memory, as CUDA documents.
 
 #include <optional>
 

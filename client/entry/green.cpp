@@ -1,5 +1,5 @@
-// Device resources and green contexts. The driver's resources stay in the worker. A resource in the
-// client holds the worker's number of the resource, and the device.
+// Device resources and green contexts. The driver's resources stay in the worker. The application's
+// CUdevResource holds the worker's number of the resource, and the device.
 #include <algorithm>
 #include <cstring>
 #include <set>

@@ -1,5 +1,6 @@
 // Occupancy. The client queries the worker's driver once per combination of arguments and caches
-// the answer with the function, because libraries call these functions before every launch.
+// the answer in the kernel's FunctionInfo, because libraries repeat these queries before every
+// launch.
 
 #include <algorithm>
 #include <optional>
