@@ -1,8 +1,8 @@
 // Launches. The client checks the shape and the parameters in the call, with the worker's data
 // about the device and the function. Only the worker's driver checks launch attributes, so a launch
-// with attributes is a round trip until the driver has accepted them. Any other launch is posted,
-// and its errors are asynchronous. The client packs the parameters in the kernel's layout, so the
-// command carries plain bytes.
+// with attributes is a round trip until the driver has accepted them. A launch on several devices
+// is always a round trip. Any other launch is posted, and its errors are asynchronous. The client
+// packs the parameters in the kernel's layout, so the command carries plain bytes.
 
 #include <cstring>
 #include <span>
