@@ -25,7 +25,7 @@ namespace {
 CUresult check() { return Process::get().check(); }
 
 // Returns the context of a handle, or the current context if the handle is null. The context may be
-// a primary context that the application has released (given_back).
+// a primary context that is not active (given_back).
 CUresult context_or_current(CUcontext handle, Context** context) {
   RCUDA_RETURN_IF_CUDA_ERROR(check());
   const Ref<Context> found = handle ? Ref(find<Context>(handle)) : current_context();
@@ -154,7 +154,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
 
 // Destroys the contents of the context. The reference count stays, so a thread that holds a
 // reference may still release it. If the device cannot have a new context, for example after a
-// kernel's fault, the next cuDevicePrimaryCtxRetain returns that error (driver 580).
+// kernel's fault, the next cuDevicePrimaryCtxRetain returns the error, as with driver 580.
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
   Device* device;
   RCUDA_RETURN_IF_CUDA_ERROR(find_device(dev, &device));
@@ -203,7 +203,7 @@ CUresult cuCtxCreate_v2(CUcontext* context, unsigned flags, CUdevice dev) {
 
 CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam*, int affinity_count,
                         unsigned flags, CUdevice dev) {
-  // Execution affinity divides a GPU under MPS. A remote client does not use MPS.
+  // Execution affinity works only under MPS, which rcuda does not offer to programs.
   if (affinity_count != 0) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
   return cuCtxCreate_v2(context, flags, dev);
 }
@@ -393,7 +393,7 @@ CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {
 CUresult cuCtxGetApiVersion(CUcontext handle, unsigned* version) {
   Context* context;
   RCUDA_RETURN_IF_CUDA_ERROR(context_or_current(handle, &context));
-  // For a released primary context, other calls return CUDA_ERROR_CONTEXT_IS_DESTROYED instead.
+  // Other calls return CUDA_ERROR_CONTEXT_IS_DESTROYED for a primary context that is not active.
   if (context->given_back) return CUDA_ERROR_INVALID_CONTEXT;
   if (!version) return CUDA_ERROR_INVALID_VALUE;
   *version = 3020;  // the driver's answer for every context since CUDA 3.2

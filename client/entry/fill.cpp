@@ -1,5 +1,5 @@
-// Memset: posted after the checks that a local driver makes in the call. A function without Async
-// waits only if the host can access the memory, as CUDA documents.
+// Memset. The command is posted after the checks that a local driver makes in the call. A function
+// without Async waits only if the host can access the memory, as CUDA documents.
 
 #include <optional>
 
@@ -48,7 +48,7 @@ CUresult fill_by(const Fill& fill, CUstream stream, const Forward& forward) {
   RCUDA_RETURN_IF_CUDA_ERROR(check(fill, &location));
   RCUDA_ASSIGN_OR_RETURN(const StreamRoute route, find_stream_route(stream));
   // The worker's driver decides whether a stream may fill another device's memory. The client waits
-  // for the answer, so that this call returns a refusal. No stream can reach another server's
+  // for the answer, because this call must return a refusal. No stream can reach another server's
   // memory.
   std::optional<CaptureAnswers> answers;
   if (location.home == Home::kDevice && location.owner->device != route.device) {

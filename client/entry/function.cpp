@@ -144,7 +144,7 @@ CUresult cuFuncLoad(CUfunction handle) {
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute which, CUfunction handle) {
   Callable callable;
   RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &callable));
-  // This call does not accept a kernel as a function, like cuFuncIsLoaded() and cuFuncLoad().
+  // Like cuFuncIsLoaded() and cuFuncLoad(), this call does not accept a kernel as a function.
   return callable.is_kernel ? CUDA_ERROR_INVALID_HANDLE
                             : read_attribute(*callable.info, which, value);
 }

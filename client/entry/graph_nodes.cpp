@@ -98,7 +98,8 @@ CUresult with_host_function(const CUDA_HOST_NODE_PARAMS& given, const Object& ow
 
 // ---- copies ------------------------------------------------------------------------------------
 
-// A copy whose pageable memory is replaced by stand-ins, so that the worker can make the copy.
+// A copy for a node of the worker's graph. Stand-ins (client/copy/stand_in.h) replace host memory
+// that is pageable, or that the worker has in several pieces (pieces_in_runs()).
 class CopyNode {
  public:
   CopyNode(const CUDA_MEMCPY3D& given, const Object& owner) : owner_(owner), copy_(given) {

@@ -1,5 +1,5 @@
-// Device resources and green contexts. The driver's resources stay in the worker. A resource in the
-// client holds the worker's number of the resource, and the device.
+// Device resources and green contexts. The driver's resources stay in the worker. The application's
+// CUdevResource holds the worker's number of the resource, and the device.
 #include <algorithm>
 #include <cstring>
 #include <set>
@@ -126,7 +126,7 @@ CUresult cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource* resource,
 CUresult cuDevSmResourceSplitByCount(CUdevResource* groups, unsigned* count,
                                      const CUdevResource* input, CUdevResource* remaining,
                                      unsigned flags, unsigned least) {
-  constexpr unsigned kMost = 256;  // the most groups; no device has as many multiprocessors
+  constexpr unsigned kMost = 256;  // the most groups; each device has fewer multiprocessors
   RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (!count || !input || (groups && *count == 0)) return CUDA_ERROR_INVALID_VALUE;
   CUdevice dev;

@@ -1,8 +1,8 @@
 // Launches. The client checks the shape and the parameters in the call, with the worker's data
 // about the device and the function. Only the worker's driver checks launch attributes, so a launch
-// is a round trip until the driver has accepted its attributes. Any other launch is posted, and its
-// errors are asynchronous. The client packs the parameters in the kernel's layout, so the command
-// carries plain bytes.
+// with attributes is a round trip until the driver has accepted them. A launch on several devices
+// is always a round trip. Any other launch is posted, and its errors are asynchronous. The client
+// packs the parameters in the kernel's layout, so the command carries plain bytes.
 
 #include <cstring>
 #include <span>
@@ -201,7 +201,8 @@ CUresult fill_tail(void** parameters, void** extra, const CUlaunchAttribute* att
 // Otherwise the launch is a round trip.
 CUresult send_with_attributes(LaunchCommand& command, const LaunchShape& shape,
                               const CUlaunchAttribute* attributes, unsigned attribute_count) {
-  constexpr size_t kMaxKept = 1024;  // keys per function; other launches are round trips
+  // The most keys per function. Launches with further keys are always round trips.
+  constexpr size_t kMaxKept = 1024;
   FunctionInfo& info = *command.callable.info;
   std::string key = attributes_key(shape, attributes, attribute_count);
   const bool was_accepted = [&] {

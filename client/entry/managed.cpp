@@ -89,8 +89,8 @@ CUresult allocate_in_worker(const Route& route, CUdeviceptr* pointer, size_t byt
   allocation.flags = flags;
   CUdeviceptr address = 0;
   // Round the size up: a driver packs small allocations into shared pages, but the mirror needs
-  // whole pages. In the worker, the memory is always attached globally, because rcuda's own kernels
-  // read it too.
+  // whole pages. In the worker, the memory is always attached globally, because the worker's digest
+  // kernel reads it too (server/executor/mirrors/block_digests.h).
   RCUDA_RETURN_IF_CUDA_ERROR(forward_cuMemAllocManaged(
       &address, (bytes + kLargeBytes - 1) / kLargeBytes * kLargeBytes, CU_MEM_ATTACH_GLOBAL));
   allocation.base = address;

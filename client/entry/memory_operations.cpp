@@ -20,7 +20,7 @@
 namespace rcuda::client {
 namespace {
 
-// The flags that the driver accepts: for a wait in addition to the condition, and for a write.
+// The flags that the driver accepts for a wait (besides the condition) and for a write.
 constexpr unsigned kWaitFlags = CU_STREAM_WAIT_VALUE_FLUSH;
 constexpr unsigned kWriteFlags = CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER;
 constexpr unsigned kMostOperations = 256;

@@ -1,5 +1,6 @@
 // Occupancy. The client queries the worker's driver once per combination of arguments and caches
-// the answer with the function, because libraries call these functions before every launch.
+// the answer in the kernel's FunctionInfo, because libraries repeat these queries before every
+// launch.
 
 #include <algorithm>
 #include <optional>
@@ -96,8 +97,8 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction fun
                                                               shared_bytes, 0);
 }
 
-// Tries all block sizes in steps of a warp and picks the size with the most resident threads. If
-// several sizes have as many, picks the largest of them, like the driver.
+// Tries all block sizes in steps of a warp and picks the size with the most resident threads. Among
+// sizes with equally many threads it picks the largest, like the driver.
 CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid_size, int* block_size,
                                                    CUfunction function,
                                                    CUoccupancyB2DSize shared_of_block,

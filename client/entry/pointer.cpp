@@ -1,5 +1,5 @@
-// Pointer queries: answered from the registry, except where only the worker knows the answer: the
-// current pool of a device, P2P tokens, and the range of mapped memory.
+// Pointer queries. The registry has the answers, except those that only the worker knows: the
+// current pool of a device, P2P tokens, and cuMemGetAddressRange for mapped memory.
 
 #include <algorithm>
 
@@ -191,8 +191,7 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute which, CUd
   }
   // A driver refuses this for memory of cuMemMap (580 on an H100).
   if (Process::get().memory().reserved_by(address)) return CUDA_ERROR_NOT_SUPPORTED;
-  // The value is only stored, because rcuda's copies of this memory are already synchronous where
-  // CUDA documents it.
+  // The value is only stored and returned by queries; copies do not use it.
   Process::get().memory().update(allocation->base, [value](Allocation& found) {
     found.sync_memops = *static_cast<const unsigned*>(value);
   });

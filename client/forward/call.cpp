@@ -35,9 +35,8 @@ CUresult devices_to_wire(unsigned& mask, Call& call) {
 
 void Call::unsupported_unless(bool holds, const char* parameter) {
   if (holds || failed()) return;
-  RCUDA_WARN(
-      "rcuda does not support the parameter %s: the call returns CUDA_ERROR_NOT_SUPPORTED",
-      parameter);
+  RCUDA_WARN("rcuda supports only NULL as %s: the call returns CUDA_ERROR_NOT_SUPPORTED",
+             parameter);
   fix(CUDA_ERROR_NOT_SUPPORTED);
 }
 

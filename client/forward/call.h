@@ -48,7 +48,7 @@ class Call {
   void require(bool holds) {
     if (!holds) fix(CUDA_ERROR_INVALID_VALUE);
   }
-  // `parameter`: for the log, as "hStream of cuLaunchKernel".
+  // `parameter`: a parameter that must be null, for the log: "hStream of cuLaunchKernel".
   void unsupported_unless(bool holds, const char* parameter);
 
   // Routing: the first of these functions that names a worker decides the route.
@@ -63,9 +63,9 @@ class Call {
   }
   // Returns the stream's id. The command counts in the stream's timeline.
   wire::ObjectId stream(CUstream stream);
-  // Like stream(), but a default stream means the default stream of the worker that owns the
-  // address. `owner`: the route of this worker; null: look it up. route_address() has the same
-  // parameters.
+  // Like stream(). But if the address belongs to another worker than the current context, null and
+  // CU_STREAM_LEGACY mean the legacy default stream of the address's worker. `owner`: the route of
+  // the address; null: look it up. route_address() has the same parameters.
   wire::ObjectId stream_near(CUstream stream, CUdeviceptr address, const Route* owner = nullptr);
   FunctionId function(CUfunction function);
   uint32_t device(CUdevice device);

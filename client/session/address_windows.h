@@ -2,9 +2,8 @@
 //
 // The worker names its windows in the Welcome, and this process reserves them without access before
 // it uses the session. So a number is either a device address or a host address, never both. The
-// worker is not trusted: owns() checks each address that the worker returns, and the client changes
-// the access of pages only through open() and close(), which refuse every page outside of the
-// windows. Mappings of the program are never replaced.
+// worker is not trusted: owns() checks each address that the worker returns, and open() and close()
+// refuse every page outside of the windows. Mappings of the program are never replaced.
 //
 // Threads: reserve() is called first; any thread may call the other functions. Nothing blocks. Of
 // the other functions, only open() and close() make system calls.

@@ -11,8 +11,8 @@ void CallsInFlight::add(const Route& route, const wire::Command& command, size_t
   pending.session = route.session;
   pending.timeline = route.timeline;
   pending.take = std::move(take);
-  // Only the first call waits for a free slot. A thread that holds slots must not wait for slots of
-  // other threads: they could deadlock.
+  // Only the first call waits for a free slot: two threads that hold slots and wait for each
+  // other's slots would deadlock.
   const auto options = [&] {
     return CallOptions{.reply_bytes = reply_bytes, .patient = pending_.size() == 1};
   };

@@ -3,9 +3,9 @@
 //
 // The free reply slots limit the calls in flight. An object belongs to one thread, which keeps the
 // destinations of the answers valid until finish() returns. Blocking: finish() and the destructor
-// block until the worker has answered. add() and add_copy() block while the command ring is full.
-// If few reply slots are free, they first wait for the oldest answer. Errors: those of the session
-// and the worker, for each call.
+// block until the worker has answered. add() and add_copy() block while the command ring is full,
+// and for the oldest answer if few reply slots are free. Errors: those of the session and the
+// worker, for each call.
 #pragma once
 
 #include <cstddef>

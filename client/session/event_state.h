@@ -9,8 +9,7 @@
 // Records made by graphs, by other processes and by a launch's attributes are known only to the
 // worker. If an event may have such records, each query asks the worker.
 //
-// Threads: any. A thread that sends kWatchEvent for an event holds the event's lock until the
-// command ring has room.
+// Threads: any. A thread in found_pending() holds the event's lock until the command ring has room.
 #pragma once
 
 #include <atomic>
@@ -79,7 +78,7 @@ class EventState {
   // Call it if the worker answered that the record is done.
   void found_done(uint64_t record);
   // Whether the host has seen what the GPU wrote to mirrored memory before the latest record.
-  // note_fetched(): call it after a fetch whose answers have all writes before the record.
+  // note_fetched(): call it after a fetch that has brought all writes before the record.
   bool is_fetched() const { return fetched_.load(std::memory_order_acquire); }
   void note_fetched(uint64_t record);
   // Blocks until the record that is the latest at the time of the call is done. Later records of
@@ -102,7 +101,7 @@ class EventState {
   bool left_to_worker_ RCUDA_GUARDED_BY(mutex_) = false;
   // Whether the record with the number record_ is done. Stays false if left_to_worker_ is true.
   bool done_ RCUDA_GUARDED_BY(mutex_) = false;
-  std::atomic<bool> fetched_{false};      // see is_fetched(); only if done_ is true
+  std::atomic<bool> fetched_{false};      // see is_fetched(); true only if done_ is true
   Place place_ RCUDA_GUARDED_BY(mutex_);  // the position of the latest record
 
   std::optional<Word> word_ RCUDA_GUARDED_BY(mutex_);

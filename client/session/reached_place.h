@@ -42,7 +42,7 @@ class ReachedPlace {
   const std::weak_ptr<Timeline> timeline_;
   const uint64_t position_;
   // Used by the thread of ReachedPlaces only. `is_marked_`: the worker could not watch the event,
-  // and writes the word for a mark that was sent to the stream later.
+  // so the client has sent a mark to the stream. The worker writes the word again for the mark.
   Word word_;
   bool is_marked_ = false;
   Mutex mutex_;

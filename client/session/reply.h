@@ -7,8 +7,8 @@
 
 namespace rcuda::client {
 
-// The permanent result of every call after a worker or its server is lost. The CUDA runtime's text
-// for this error is "all CUDA-capable devices are busy or unavailable".
+// The result of every call that needs the worker, after its session is lost or has ended. The CUDA
+// runtime's text for this error is "all CUDA-capable devices are busy or unavailable".
 inline constexpr CUresult kSessionLost = CUDA_ERROR_DEVICE_UNAVAILABLE;
 
 using wire::Reply;

@@ -34,8 +34,9 @@ bool is_of_fetches(const Timeline* timeline) {
 // Whether RCUDA_WAKE_WAIT limits how long a command waits for a parked session. True if the command
 // wakes the session and its sender can return the error without side effects. These commands wait
 // in the ring without a limit:
-// - commands that end an object, because the object's id is already free for another object
-// - halves of copies between servers
+// - commands that end an object or free memory, because the client has already released the
+//   object's id or the address
+// - commands for copies between servers
 // - commands that may carry a completion word: marks, waits and copies. Before a copy, the sender
 //   calls await_room().
 bool may_find_no_room(const wire::Command& command) {
@@ -67,9 +68,9 @@ bool may_write(const wire::Command& command, const Timeline* timeline, uint64_t 
 
 // Returns the number of places that the command takes in a driver's queue. `moves_bytes`: the
 // medium moves the bytes of page-locked memory, in parts. A copy of such memory then takes two more
-// places for each part: for a GPU-written word and an event, or for a further copy and the wait or
-// host function before it. A staged copy whose bytes come after the command takes one more place,
-// for the stream's wait for the bytes.
+// places for each part: either for a GPU-written word and an event, or for a further copy and the
+// wait (or host function) before it. A staged copy whose bytes come after the command takes one
+// more place, for the stream's wait for the bytes.
 uint64_t room_of(const wire::Command& command, bool moves_bytes) {
   const api::CommandTraits& traits = api::traits_of(command.opcode);
   const std::span<const std::byte> body = command.body;

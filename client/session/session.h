@@ -1,13 +1,13 @@
 // Session: this process's connection to one worker, and through it to one server's GPUs.
 //
 // Owns the Link and its Channel, the completion words, the timelines, the staging region, the ids
-// of the objects that the client creates on that worker, and the threads that take events (device
-// output, host callbacks) from the worker. Process (process.h) opens it in the first call that
-// needs a server, usually cuInit, and keeps it until the process ends.
+// of the objects that the client creates on that worker, and the threads that take events (output
+// of kernels, host functions) from the worker. Process (client/process/process.h) opens the session
+// in the first call that needs a server, usually cuInit, and keeps it until the process ends.
 //
 // Threads: every function may be called from any thread. Commands of all threads enter one ring in
 // the order of post() and call(). The worker executes them in this order, with three exceptions. It
-// postpones calls in which the driver would wait for an idle device. Waits for events may overtake
+// postpones a call if the driver would wait in it for an idle device. Waits for events may overtake
 // launches and copies (server/worker/waits_ahead.h). Calls of NCCL that may wait for other ranks
 // run on threads of their own while later commands run (server/executor/nccl/nccl.h).
 // Blocking: post() blocks while the ring is full. With RCUDA_SYNC or during a capture it may also
@@ -132,16 +132,16 @@ class Session final : public TimelineHost {
   // The device addresses of this session. AddressWindows::open() gives access to the pages that the
   // application itself reads or writes.
   AddressWindows& windows() { return windows_; }
-  // Whether the worker may return this range as memory of its device. If not, ends the session and
-  // logs the server and `what`, for example "managed memory".
+  // Whether the worker may return this range as memory of its device. If not, makes the session
+  // lost, and logs the server and `what`, for example "managed memory".
   bool accepts(uint64_t address, uint64_t bytes, const char* what);
 
   // Sends one command. With RCUDA_SYNC or while awaits_answers() is true (capture_answers.h),
   // post() waits for the worker's answer and returns the worker's error. Any other error means that
   // the command was not sent: kSessionLost, CUDA_ERROR_INVALID_VALUE if it exceeds
   // wire::kMaxCommandBytes, CUDA_ERROR_NOT_SUPPORTED if it is one of lacking(), or
-  // CUDA_ERROR_OUT_OF_MEMORY if the session is parked for longer than RCUDA_WAKE_WAIT. Errors of
-  // earlier commands are left to take_error(). *sent: the place of the command, if it was sent.
+  // CUDA_ERROR_OUT_OF_MEMORY if the session stays parked for RCUDA_WAKE_WAIT. Errors of earlier
+  // commands are left to take_error(). *sent: the place of the command, if it was sent.
   CUresult post(const Route& route, const wire::Command& command,
                 transport::Wake wake = transport::Wake::kYes, SentCommand* sent = nullptr);
   bool is_parked() const { return channel_->park_word() != 0; }
@@ -149,7 +149,7 @@ class Session final : public TimelineHost {
   // session ends.
   CUresult wake();
   // As wake(), but waits at most for RCUDA_WAKE_WAIT, and then returns CUDA_ERROR_OUT_OF_MEMORY.
-  // Without RCUDA_WAKE_WAIT it does nothing: commands wait in the ring. post() and call() do this
+  // Without RCUDA_WAKE_WAIT it does nothing: commands wait in the ring. post() and call() call it
   // for commands whose refusal has no side effects. Callers that do something before their command,
   // such as sending its bytes, call await_room() first.
   CUresult await_room();
@@ -170,12 +170,12 @@ class Session final : public TimelineHost {
   // context.
   Route in_context(wire::ObjectId context) { return {this, context, 0}; }
 
-  // A call in two steps, so that several can be in flight. begin() sends the command. If no reply
-  // slot is free, a `patient` begin() waits for one. A begin() that is not patient returns false
-  // and sends nothing if at most a quarter of the slots is free. These slots are for other threads:
-  // calls in flight may wait for the application, which may continue only after other threads get
-  // answers. After true, the caller must call finish(); the order of several finish() calls does
-  // not matter.
+  // A call in two steps, so that several calls can be in flight. begin() sends the command. If no
+  // reply slot is free, a `patient` begin() waits for one. A begin() that is not patient returns
+  // false and sends nothing if at most a quarter of the slots is free. These slots are for other
+  // threads: calls in flight may wait for the application, which may continue only after other
+  // threads get answers. After true, the caller must call finish(); the order of several finish()
+  // calls does not matter.
   struct PendingCall {
     wire::ReplySlot slot;
     SentCommand sent;
@@ -237,7 +237,7 @@ class Session final : public TimelineHost {
  private:
   Session();
 
-  // One attempt of open(): calls the three functions below in their order.
+  // One attempt of open(): calls reach(), keep_welcome() and link_up().
   Status connect(const ServerDevices& server, const SessionOptions& options, uint32_t wait_ms);
   struct Approach;
   static Result<Approach> reach(const ServerDevices& server, const SessionOptions& options,

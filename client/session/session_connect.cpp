@@ -1,4 +1,4 @@
-// How a session begins and ends. To begin, it takes these steps: connect to the server, request the
+// How a session begins and ends. It begins in these steps: connect to the server, request the
 // devices, make the Link, start the services that use the Link.
 #include <algorithm>
 #include <cerrno>
@@ -119,8 +119,8 @@ Result<wire::Hello> make_hello() {
   return hello;
 }
 
-// Connects to the server, identifies the user if the server is on another machine, and chooses the
-// medium.
+// Connects to the server. Over a network, identifies the user, and then chooses the best medium
+// unless the user has named a medium.
 Result<Session::Approach> Session::reach(const ServerDevices& server, const SessionOptions& options,
                                          const wire::Credentials& credentials) {
   const transport::Medium* const wanted = server.medium ? server.medium : options.medium;
@@ -319,7 +319,7 @@ void Session::end() {
   if (trace::on()) await_trace();
   if (!state_.move(SessionEvent::kEnd, name_)) return;
   events_->forget_callbacks();
-  // While the connection is lost, the SessionEnd command would wait for the next connection.
+  // Send no SessionEnd while the connection is lost: it would wait for the next connection.
   if (!link_->is_connected()) return link_->close();
   SentCommand sent;
   (void)send({}, nullptr, wire::SessionEndBody{}, transport::Wake::kNow, &sent);

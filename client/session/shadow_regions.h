@@ -35,8 +35,8 @@ class ShadowRegions {
   // in one shadow, or if more than kMostBytes would be in flight.
   uint32_t send(transport::Link& link, uint64_t address, uint64_t bytes,
                 transport::Company company);
-  // As send(), for a write that begins later: when the caller calls `begin`, exactly once.
-  // `immediate` 0: `begin` is empty.
+  // Like send(), but the write begins when the caller calls `begin`, which it must do exactly once.
+  // If `immediate` is 0, nothing is written, and `begin` is empty.
   struct Later {
     uint32_t immediate = 0;
     std::function<void()> begin;

@@ -14,10 +14,10 @@
 namespace rcuda::client {
 namespace {
 
-// Returns the chunk size of a copy: two chunks for each thread, so that no thread is idle, but at
-// most a slot, and at least 256 KB, because each chunk costs a command. With few processors, over
-// media that copy by CPU, a chunk has at least 1 MB: there, the wake-ups for a command take
-// processor time from the threads that move the bytes.
+// Returns the chunk size of a copy. Each thread gets two chunks, so that no thread is idle. A chunk
+// fills at most a slot. It has at least 256 KB, because each chunk costs a command. With few
+// processors, over media that copy by CPU, it has at least 1 MB: there, the wake-ups for a command
+// take processor time from the threads that move the bytes.
 size_t chunk_bytes(const transport::MediumTraits& traits, size_t bytes) {
   static const bool has_few_processors = usable_processors() < 4;
   const size_t share = bytes / (2 * copy_threads());
@@ -37,8 +37,9 @@ constexpr size_t kFirstBytes = 64u << 10;
 // their caches.
 constexpr size_t kNotLent = 4u << 20;
 
-// Returns the chunk size of a copy whose chunks the worker writes to their destination. A chunk is
-// large enough for all sockets at once.
+// Returns the chunk size of a copy whose chunks the worker writes to their destination. These
+// chunks may be larger than those of chunk_bytes(), because the Link divides each chunk among its
+// bulk sockets.
 size_t landed_chunk_bytes(const transport::MediumTraits& traits, size_t bytes) {
   return std::min<size_t>(std::max(chunk_bytes(traits, bytes), wire::part_bytes_of(bytes)),
                           Staging::kSlotBytes);
@@ -244,9 +245,9 @@ struct Landed {
   }
 };
 
-// The destination of a copy to the host, exposed so that the worker writes into it. For copies of
-// several parts, and for media for which goes_unasked() is false, is_open() is false and the client
-// fetches the bytes.
+// The destination of a copy to the host, exposed so that the worker writes into it. is_open() is
+// false for a copy of several parts, and over a medium for which goes_unasked() is false. The
+// client then fetches the bytes.
 class Landing {
  public:
   Landing(Session& session, std::span<const Staging::Part> parts) : session_(session) {

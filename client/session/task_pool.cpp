@@ -52,9 +52,9 @@ struct Job {
     ended = true;
     if (!thrown) thrown = std::move(why);
   }
-  // Waits until all tasks have finished. Spins first, because a running task ends before a sleeping
-  // thread would wake up. Does not spin with fewer than four copy threads: there are probably few
-  // processors, and the running task may need this one.
+  // Waits until all tasks have finished. Spins first, because a running task usually ends before a
+  // sleeping thread would wake up. With fewer than four copy threads it does not spin: there are
+  // probably few processors, and the running task may need the processor of this thread.
   void wait() {
     const auto spin = copy_threads() < 4 ? std::chrono::microseconds(0) : kSpin;
     const auto spin_end = std::chrono::steady_clock::now() + spin;

@@ -1,5 +1,5 @@
-// A pool of threads for parallel work such as large copies. Its first use starts the threads; all
-// sessions share them.
+// A pool of threads for parallel work such as large copies. All sessions share the threads. A
+// thread starts when it is first needed.
 #pragma once
 
 #include <atomic>

@@ -10,9 +10,9 @@
 namespace rcuda::client {
 namespace {
 
-// A driver's queue takes 1020 commands, marks included, and programs may rely on a thousand. The
-// remaining places are for commands that the worker queues itself, and for threads that pass pace()
-// at the same time.
+// A driver's queue takes 1020 commands, marks included, and programs may rely on room for a
+// thousand. The remaining places are for commands that the worker queues itself, and for threads
+// that pass pace() at the same time.
 constexpr uint64_t kMost = 1008;
 constexpr uint64_t kBetweenMarks = kMost / 4;
 
@@ -162,8 +162,8 @@ void Timeline::found_busy(uint64_t news) {
 
 void Timeline::pace() {
   if (any_capture()) {
-    // Commands that are sent now may become graph nodes, so they are not counted. After the
-    // capture, pace() counts from here.
+    // pace() ignores commands that are sent now, because they may become graph nodes. After the
+    // capture it counts from here.
     paced_from_.store(sent(), std::memory_order_relaxed);
     return;
   }

@@ -30,7 +30,7 @@
 // after a kernel that does not end (driver 580); the next call blocks. The worker has one thread
 // for all streams, so that thread must not block. pace() makes the application's thread wait here
 // instead. Two effects are not counted: a large graph takes more room than one command (81 launches
-// of a graph of 100 nodes side by side fill an H200's queue), and streams beyond the eighth share
+// of a graph with 100 parallel nodes fill an H200's queue), and streams beyond the eighth share
 // queues.
 //
 // Threads: any. The session calls count() while it holds the lock that orders its commands. A
@@ -96,8 +96,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   // was sent.
   void found_busy(uint64_t news);
 
-  // Called before a command is sent. Blocks while the queue is full, until there is room or the
-  // session is lost.
+  // Called before a command is sent. Blocks while the queue is full, unless the session is lost.
   void pace();
 
   // Call it before the stream is destroyed. The stream's work continues; a mark shows when the work
@@ -117,9 +116,9 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
 
   // Notes that later work of this queue waits for a place in a stream of another server.
   void follows(std::shared_ptr<ReachedPlace> place);
-  // Later work of this queue waits for some places (follows()). Returns one of them that comes
-  // after all work in progress that writes to memory overlapping `memory`. Returns null if no
-  // single place is known.
+  // Later work of this queue waits for the places that follows() has noted. Returns a place that
+  // comes after all work in progress that writes to memory overlapping `memory`. Returns null if
+  // there is no such place.
   std::shared_ptr<ReachedPlace> place_after_writes(AddressRange memory);
 
   // The last push of mirrored memory for which the queue waits. Guarded by a lock of
@@ -137,7 +136,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   void collect() RCUDA_REQUIRES(mutex_);
   bool place_mark() RCUDA_REQUIRES(mutex_);
   void release_word() RCUDA_REQUIRES(mutex_);
-  uint64_t sequence_to_wait_for() RCUDA_REQUIRES(mutex_);  // 0: the queue has room
+  uint64_t sequence_to_wait_for() RCUDA_REQUIRES(mutex_);  // 0: pace() need not wait
   struct SentWrite {
     AddressRange memory;
     uint64_t position;
@@ -174,7 +173,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   CUresult failure_ RCUDA_GUARDED_BY(mutex_) = CUDA_SUCCESS;
 };
 
-// Exists while the client sends a command that may write to page-locked memory when it runs: an
+// Exists while the client sends a command that may later write to page-locked memory: an
 // asynchronous copy to the host, a host function, or a graph, which may contain both.
 //
 // Over media that do not share pages, host writes in progress decide when the source of a copy from
@@ -182,7 +181,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
 // early. Over TCP, the command of a small copy then contains the bytes, and the client sends the
 // bytes of a larger copy together with its command. Over verbs the worker fetches the bytes as soon
 // as it executes the command (wire::kSourceReady). If work in progress can change the source, the
-// worker fetches the bytes when the stream reaches the copy.
+// worker fetches the bytes when the stream reaches the copy (exception: reached_places.h).
 class HostWrite {
  public:
   static constexpr AddressRange kAll{0, UINT64_MAX};

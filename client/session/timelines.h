@@ -2,7 +2,7 @@
 // synchronisation with nothing to wait for costs no round trip.
 //
 // A context is quiet when all work of its streams and of its legacy default stream is known to be
-// done (their timelines are level), and all unplaced commands too. Unplaced commands were sent
+// done (their timelines are level), and so are all unplaced commands. Unplaced commands were sent
 // without a timeline. They are counted for the whole session, because they may work in any context.
 // A context is awaited when waits have covered all its work, so that the output of its kernels is
 // also printed. Threads: any. The session calls count_unplaced() while it holds the lock that

@@ -15,8 +15,8 @@
 //   Wait(route).finish();      no command: the caller has found the work done
 //
 // Threads: a Wait belongs to one thread. Blocking: run() and finish(), until the worker has
-// answered; start(), while the command ring is full; the destructor, for answers that finish() did
-// not take.
+// answered; start(), while the command ring is full; the destructor, until the answers have arrived
+// (only if finish() was not called).
 #pragma once
 
 #include <memory>

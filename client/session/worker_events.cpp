@@ -168,7 +168,7 @@ void WorkerEvents::drain_output() {
   // For ThreadSanitizer (peer_order.h): pairs with before_peer() in acknowledge(). The caller's
   // wait may have covered host functions.
   after_peer(&link_);
-  constexpr int kYields = 200;  // enough for printing, unless the reader of our output is slow
+  constexpr int kYields = 200;  // enough for printing, unless the reader of the output is slow
   const uint64_t since = handled_.load(std::memory_order_acquire);
   for (int i = 0; i < kYields; ++i) {
     if (is_drained(since)) [[likely]]
@@ -375,7 +375,7 @@ void WorkerEvents::acknowledge(const wire::HostCallbackEvent& event) {
     requested_.reset(event.slot);
   }
   before_peer(&link_);
-  // If put() fails, the Link is lost and has logged the loss.
+  // If put() fails, the Link is lost. The session's next call then logs the loss.
   (void)link_.put(wire::WorkerWindow::kCallbackAcks + 8ull * event.slot,
                   std::as_bytes(std::span(&sequence, 1)), {}, transport::Wake::kYes);
 }

@@ -5,9 +5,9 @@
 // - The event thread writes output to this process's stdout or stderr, in order. The client returns
 //   a reply, or ends a wait for a word, only after the output that precedes it is printed.
 // - The host function thread runs host functions, because the application's code may take any time.
-//   It starts when the first host function or graph copy is registered.
-// - The copy thread makes copies of graphs. No reply and no host function waits for it. It starts
-//   when the first graph copy is registered.
+//   It starts when the first callback is registered, or with start_host_functions().
+// - The copy thread makes copies of graphs, so that the application's functions cannot delay them.
+//   It starts when the first graph copy is registered.
 // - The release thread destroys callbacks that own memory. It starts with the copy thread.
 //
 // A host function may not call CUDA: entry points return CUDA_ERROR_NOT_PERMITTED if
@@ -58,9 +58,9 @@ class WorkerEvents {
   struct GraphCallback {
     std::function<void()> function;
     CUDA_HOST_NODE_PARAMS given{};  // the application's parameters of a host function
-    // The application's parameters of a copy node that the worker replaced by a host node.
+    // The application's parameters of a copy between servers, which is a host node in the worker.
     std::shared_ptr<const CUDA_MEMCPY3D> copy;
-    // The function only copies bytes. It runs on the copy thread, so the application's own
+    // The function only makes a copy. It runs on the copy thread, so the application's own
     // functions cannot delay it.
     bool is_internal = false;
     // Called after the release, on the host function thread; if is_internal, on the release thread.
@@ -105,8 +105,8 @@ class WorkerEvents {
   using NoticeSink = std::function<void(bool ends, const std::string& text)>;
   void set_notice_sink(NoticeSink sink) { notice_sink_ = std::move(sink); }
 
-  // Called on the event thread if the worker's events are invalid. The sink ends the session and
-  // logs the reason. Without a sink, the Link is closed. Set before start().
+  // Called on the event thread if the worker's events are invalid. The sink makes the session lost
+  // and logs the reason. Without a sink, the Link is closed. Set before start().
   using LossSink = std::function<void(const Status& why)>;
   void set_loss_sink(LossSink sink) { loss_sink_ = std::move(sink); }
 
