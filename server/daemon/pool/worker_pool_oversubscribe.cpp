@@ -161,8 +161,8 @@ WorkerPool::RoomGroups WorkerPool::room_groups(const std::vector<Worker*>& needy
   return groups;
 }
 
-// The bytes of a device that the parks of other sessions would free for the session, besides the
-// `free` bytes.
+// How many bytes of a device the session could get by parks of other sessions, in addition to the
+// `free` bytes and within the setting oversubscribe.
 uint64_t WorkerPool::could_free(Worker& worker, uint32_t device, uint64_t free) {
   uint64_t bytes = 0;
   for (RoomCandidate& candidate : room_groups({&worker}).candidates) {
