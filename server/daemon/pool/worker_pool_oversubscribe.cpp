@@ -23,8 +23,8 @@ constexpr auto kRestPatience = 500ms;
 constexpr auto kIdlePatience = 1s;
 constexpr std::chrono::nanoseconds kStayPatience = 10s;
 // A worker reports the memory of its session only some time after it has answered the program. So
-// during this time, a wish for room is not refused for the reason that the other sessions hold too
-// little memory: they may hold memory that is not reported yet.
+// for this time after a wish for room, the wish is not refused although the other sessions seem to
+// hold too little memory: they may hold memory that is not reported yet.
 constexpr auto kReportTime = 100ms;
 // The least time between two messages of a worker about room.
 constexpr auto kAskPause = 1ms;
