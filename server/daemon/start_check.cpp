@@ -126,7 +126,7 @@ Status check_exposure(const Settings& settings, const Listener& listener) {
       Code::kInvalidArgument,
       "--insecure with the public address " + listener.address +
           ": every program that reaches this address could run code on this machine. Listen "
-          "on a private address, or say --security insecure-public");
+          "on a private address, or pass --security insecure-public");
 }
 
 Status check_start(const Settings& settings) {

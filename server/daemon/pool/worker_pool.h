@@ -91,9 +91,9 @@ class WorkerPool {
   // Sessions are recorded in `audit`; without this call they are not recorded.
   void record_in(Audit* audit) { audit_ = audit; }
 
-  // From now on, handle() ends the processes that workers leave behind, if workers have no cgroups.
-  // `is_other`: whether a child of this process belongs to another part of the daemon, such as a
-  // door. Such a child is not ended.
+  // From now on, handle() ends the processes that workers leave behind, unless workers have cgroups
+  // or this process is process 1. `is_other`: whether a child of this process belongs to another
+  // part of the daemon, such as a door. Such a child is not ended.
   void adopt_orphans(std::function<bool(pid_t)> is_other);
 
   // Opens the cgroup that the settings name. With `auto` and no delegated cgroup, the workers get
