@@ -113,8 +113,8 @@ class Daemon {
   std::optional<Control> control_;
   std::optional<Connections> connections_;
   bool announced_ = false;
-  // The build that is to take over. After `from`, new connections wait in the backlog until no
-  // connection is in its handshake, for kLongestPause at most.
+  // The build that is to take over. From `from` on, new connections wait in the backlog until no
+  // connection is in its handshake, for kLongestPause at most (daemon_carry.cpp).
   struct Successor {
     FileId file;
     Clock::time_point from;

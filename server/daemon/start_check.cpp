@@ -74,8 +74,8 @@ Status check_folder(const config::SettingBase& setting, const std::string& folde
   return unusable(setting, "cannot write to the folder " + folder + ": " + std::strerror(errno));
 }
 
-// Checks that the file may be a library; only a worker loads it. Accepts the name of a library
-// without a folder, which the loader finds.
+// Checks that the file has the format of a library (ELF); only a worker loads it. Accepts the name
+// of a library without a folder, which the loader finds.
 Status check_library(const config::String& setting) {
   constexpr std::string_view kMagic = "\177ELF";
   const std::string& path = setting.get();
@@ -126,7 +126,7 @@ Status check_exposure(const Settings& settings, const Listener& listener) {
       Code::kInvalidArgument,
       "--insecure with the public address " + listener.address +
           ": every program that reaches this address could run code on this machine. Listen "
-          "on a private address, or say --security insecure-public");
+          "on a private address, or pass --security insecure-public");
 }
 
 Status check_start(const Settings& settings) {

@@ -1,11 +1,11 @@
 // Checks whether a server can start with its settings, for rcuda-server --check-config: does each
 // step of the start that can fail.
 //
-// The check serves no clients and leaves no files, so another server may run with the same settings
-// meanwhile. If that server has the port, the check tries another port of the same address. Instead
-// of making the files of a start, the check finds out whether it could make them. Two exceptions:
-// as root, the check makes the folder /run/rcuda, and local sockets in that folder, which the check
-// removes at its end.
+// The check serves no clients, so another server may run with the same settings meanwhile. If that
+// server has the port, the check tries another port of the same address. Instead of making the
+// files of a start, the check finds out whether it could make them. Exception: as root, the check
+// makes the folders /run/rcuda and /run/rcuda/containers with local sockets in them. At its end, it
+// removes the sockets; the folders stay.
 #pragma once
 
 #include "common/base/status.h"

@@ -29,7 +29,7 @@ Status never_fits(uint32_t devices, const std::string& who, const Count& limit) 
 }
 
 // A Ledger has rows for the devices below Ledger::kDevices. Fails if the rules limit device memory
-// and the client requests another device.
+// and the client requests a device without a row.
 Status check_countable(const std::vector<uint32_t>& devices, const UserRules& rules) {
   const bool counted =
       rules.session.allowance.device_memory != 0 || rules.user.allowance.device_memory != 0 ||

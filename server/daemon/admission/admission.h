@@ -59,7 +59,7 @@ class Admission {
   using BudgetPointer = std::shared_ptr<Budget>;
 
  public:
-  // Applicants that may wait at the same time. One user has a quarter of the places.
+  // Applicants that may wait at the same time. One user may take a quarter of the places.
   static constexpr size_t kMostWaiting = 1024;
 
   // `limit`: the smallest of the limits on the memory that a session may use on one device, in

@@ -59,7 +59,7 @@ uint64_t seconds_of(std::chrono::nanoseconds time) {
   return static_cast<uint64_t>(std::chrono::ceil<std::chrono::seconds>(time).count());
 }
 
-// Returns a JSON array: one object for each budget, and one for the session's other limits.
+// Returns a JSON array: one object for each allowance, and one for the session's other limits.
 std::string quota_json(const std::vector<Allowance>& allowances, const SessionLimits& limits) {
   std::string all;
   for (const Allowance& allowance : allowances) {

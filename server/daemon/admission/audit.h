@@ -1,7 +1,8 @@
 // Audit: one JSON line for each session that begins, each session that has ended, each client that
-// was refused, each change of a lease, and each action of an operator. A line has the user, the
-// origin, the method, the devices, the duration and the outcome. A session with a "begin" line but
-// no "session" line still runs, or was running when the daemon was killed.
+// was refused, each change of a lease, and each action of an operator. The line of a session that
+// has ended has the user, the origin, the method, the devices, the duration and the outcome. A
+// session with a "begin" line but no "session" line still runs, or was running when the daemon was
+// killed.
 //
 //   {"time":"2026-01-31T11:59:48Z","event":"begin","user":"ada","worker":4711, ...}
 //   {"time":"2026-01-31T12:00:00Z","event":"session","user":"ada","uid":1000,"method":"token", ...}

@@ -96,10 +96,11 @@ class Leases {
   std::vector<Lease> expire(Time now);
   std::optional<Time> next_end() const;
 
-  // Checks a client's key: tls::lease_proof() for the connection with this binding. kDenied if the
-  // lease is unknown, has ended, has another secret, or is for another user. The user of the lease
-  // needs no proof (`proof` is zero), because `who` is verified. kProtocol if the id is malformed.
-  // The time of the call does not depend on the secret.
+  // Checks that the client has the lease's secret: `proof` must be tls::lease_proof() of the secret
+  // and of the connection's `binding`. kDenied if the lease is unknown, has ended, has another
+  // secret, or is for another user. The user of the lease needs no proof (`proof` is zero), because
+  // `who` is verified. kProtocol if the id is malformed. The time of the call does not depend on
+  // the secret.
   Result<Lease> unlock(const std::string& id, const tls::Key& proof, const tls::Key& binding,
                        const Identity& who) const;
   // Whether a session may use these devices: under the lease `id`, or without a lease if `id` is

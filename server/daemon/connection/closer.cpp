@@ -29,7 +29,7 @@ using Clock = std::chrono::steady_clock;
 // user has this number.
 constexpr uint32_t kClosed = ~uint32_t{0};
 constexpr size_t kMostWaiting = 1024;  // connections that wait in the daemon
-constexpr size_t kMostHeld = 4096;     // connections in the helper; fewer with few descriptors
+constexpr size_t kMostHeld = 4096;     // connections in the helper; fewer if RLIMIT_NOFILE is low
 constexpr size_t kBatch = 64;
 constexpr int kLookMs = 100;
 
@@ -82,7 +82,7 @@ class Helper {
   }
 
   // Closes a batch of connections in a child. The child exits only after this process has closed
-  // its own descriptors of them, so the child's close is the last.
+  // its own descriptors of them, so the child's exit closes the last descriptors.
   void end(uid_t user, std::vector<int>& connections) {
     const auto own = static_cast<size_t>(std::count_if(
         children_.begin(), children_.end(), [&](const Child& child) { return child.user == user; }));

@@ -191,9 +191,9 @@ Status Connection::carry_out() {
 }
 
 // Passes a connection to the worker of a running session: a further socket of the client (Attach),
-// or the socket of another worker of the client (PeerHello). It needs no identity. Attach has a
-// token of the session, and two workers check a token of their client before the first copy. If the
-// session is encrypted, the worker also demands a proof of the session's key.
+// or the socket of another worker of the client (PeerHello). Such a connection needs no identity:
+// Attach has a token of the session, and two workers check a token of their client before the first
+// copy. If the session is encrypted, the worker also demands a proof of the session's key.
 Status Connection::pass_on(MessageType type, const std::vector<std::byte>& body) {
   if (passage_) {
     return Status(Code::kProtocol,

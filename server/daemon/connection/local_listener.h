@@ -57,11 +57,11 @@ class LocalListener {
   std::string path_;
 };
 
-// Reads bytes that have arrived on a local connection, but leaves them in the socket: if the kernel
-// does not keep descriptors out, receiving would close the descriptors that the client has sent,
-// and such a close may block (closer.h). `skip`: the number of bytes that were read before. Returns
-// 0 if nothing more has arrived or the client has disconnected. Returns kDenied if the client has
-// sent descriptors.
+// Reads bytes that have arrived on a local connection, but leaves them in the socket. Where the
+// kernel does not keep descriptors out, taking the bytes would close the descriptors that the
+// client has sent with them, and such a close may block (closer.h). `skip`: the number of bytes
+// that were read before. Returns 0 if nothing more has arrived or the client has disconnected.
+// Returns kDenied if the client has sent descriptors.
 Result<size_t> peek(int connection, size_t skip, std::byte* data, size_t bytes);
 
 }  // namespace rcuda::server

@@ -84,7 +84,8 @@ Status Connection::assign() {
   }
   // Without its door, the client will not learn that it has a worker.
   if (passage_ && has_ended(channel().fd())) {
-    return {Code::kUnavailable, "the server's process that speaks TLS with the client has ended"};
+    return {Code::kUnavailable,
+            "the server's process that speaks TLS with the client has ended: try again"};
   }
   std::optional<tls::Key> key;
   if (passage_) key = session_key_;

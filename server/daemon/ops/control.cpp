@@ -141,7 +141,7 @@ Status Control::check_draining(const std::vector<uint32_t>& devices) const {
   if (!draining_) return {};
   return Status(Code::kUnavailable,
                 std::string("the server is draining: it takes no new sessions and stops when the "
-                            "last one has ended; name another server") +
+                            "last session has ended; name another server") +
                     (drain_until_ ? "" : ", or let an operator run rcuda-smi resume") +
                     "; RCUDA_WAIT=10m waits for the server");
 }

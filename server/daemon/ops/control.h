@@ -1,12 +1,12 @@
 // Control: carries out requests of operators: to end, park, wake or move sessions, to drain the
-// server, and to reload its settings (reload.h). A server that drains takes no new sessions and
-// stops when the last session has ended. An operator may resume it until then. An operator may also
-// drain single GPUs: they get no new sessions. A signal drains the server too, for the drain
-// timeout at most. No operator may resume it after the signal, because the sender of the signal
-// waits for the end of the process.
+// server, and to reload its settings (reload.h). Other users may end, park and wake their own
+// sessions. A server that drains takes no new sessions and stops when the last session has ended.
+// An operator may resume it until then. An operator may also drain single GPUs: they get no new
+// sessions. A signal drains the server too, for the drain timeout at most. No operator may resume
+// it after the signal, because the sender of the signal waits for the end of the process.
 //
 // Threads: the daemon's only thread. Blocking: only a reload (reload.h). Errors: kDenied if the
-// client is not an operator.
+// request needs an operator; kNotFound if the user has no such session.
 #pragma once
 
 #include <chrono>
@@ -46,8 +46,8 @@ class Control {
   // Executes a ControlRequest of `who`.
   Result<wire::ControlAnswer> handle(const std::vector<std::byte>& body, const Identity& who);
   bool draining() const { return draining_; }
-  // Sets in `status` whether the server drains, and for each device that it already lists, whether
-  // that device drains.
+  // Sets in `status` whether the server drains, and whether each device that `status` already lists
+  // drains.
   void report(wire::ServerStatus* status) const;
   // For a successor (successor.h).
   void carry(CarriedState* state) const;
@@ -82,7 +82,7 @@ class Control {
   Reload& reload_;
   bool draining_ = false;
   std::set<uint32_t> drained_;  // GPUs that get no new sessions
-  int signal_ = 0;              // the last signal that was read
+  int signal_ = 0;              // the last signal to stop the server; 0: none
   std::optional<Clock::time_point> drain_until_;
 };
 

@@ -48,7 +48,9 @@ Status check_request(const wire::LeaseRequest& request) {
                   "the request names neither the id of a lease nor a job: name one of them");
   }
   if (!request.id.empty() && !wire::is_lease_id(request.id)) {
-    return Status(Code::kInvalidArgument, "the request's lease id is not eight hexadecimal digits");
+    return Status(Code::kInvalidArgument,
+                  "the request's lease id is not eight hexadecimal digits: rcuda-lease list shows "
+                  "the ids of leases");
   }
   return {};
 }

@@ -1,8 +1,8 @@
 // LeaseRequests: carries out requests of operators about leases of devices (docs/leases.md), and
 // ends leases whose time is over.
 //
-// Each change is written to the file of leases, the log and the audit. Afterwards the clients that
-// waited for the change may start. The sessions of a lease end with the lease.
+// Each change is written to the file of leases, the log and the audit, and the clients that waited
+// for the change may start. The sessions of a lease end with the lease.
 //
 // Threads: the daemon's only thread. Blocking: for the file of leases. Errors: those of Leases;
 // kDenied if the client is not an operator; those of the file.
@@ -33,8 +33,9 @@ class LeaseRequests {
   // Reads the leases of the server's last run.
   Status open();
 
-  // Checks the key of a lease that a client brings on a connection with this binding, and clears
-  // the proof in `hello`. After that, the identity names the lease and its job.
+  // Checks the client's proof that it has the key of its lease (Leases::unlock()), and clears the
+  // proof in `hello`. On success, `identity` names the lease and its job. Without a lease, fails
+  // only if the setting require_lease is on.
   Status unlock(wire::Hello* hello, const tls::Key& binding, Identity* identity) const;
 
   // Checks a request, and that `who` may make it.

@@ -45,10 +45,10 @@ class ServiceManager {
   }
   void stopping(const std::string& status) const { (void)send("STOPPING=1\nSTATUS=" + status); }
 
-  // Sends the message that is due: a sign of life, or READY=1 again. Call it in each round of the
-  // loop.
+  // Sends the messages that are due: a sign of life, and READY=1 again. Call it in each round of
+  // the loop.
   void beat(Clock::time_point now);
-  // When beat() must be called.
+  // When beat() must be called next.
   Clock::time_point next_beat() const { return std::min(next_beat_, send_again_); }
 
  private:

@@ -11,7 +11,8 @@
 //   new build   take_carried() at its start; the daemon restores what it has carried
 //
 // Threads: the daemon's main thread. Blocking: check_successor(), until the new build has read its
-// settings, for kLongestCheck at most. Errors name the binary and the remedy.
+// settings, for kLongestCheck at most. Errors: check_successor() names the binary and the remedy;
+// the others return the system's.
 #pragma once
 
 #include <chrono>

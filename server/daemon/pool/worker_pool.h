@@ -91,9 +91,9 @@ class WorkerPool {
   // Sessions are recorded in `audit`; without this call they are not recorded.
   void record_in(Audit* audit) { audit_ = audit; }
 
-  // From now on, handle() ends the processes that workers leave behind, if workers have no cgroups.
-  // `is_other`: whether a child of this process belongs to another part of the daemon, such as a
-  // door. Such a child is not ended.
+  // From now on, handle() ends the processes that workers leave behind, unless workers have cgroups
+  // or this process is process 1. `is_other`: whether a child of this process belongs to another
+  // part of the daemon, such as a door. Such a child is not ended.
   void adopt_orphans(std::function<bool(pid_t)> is_other);
 
   // Opens the cgroup that the settings name. With `auto` and no delegated cgroup, the workers get
@@ -234,8 +234,8 @@ class WorkerPool {
   // The start is over: from now on, the pool itself reports the first of several failures.
   void serve() { is_serving_ = true; }
   // Call it if the pool has no worker for the client. Returns ok if the client should wait. Returns
-  // the failure if the latest worker did not start for a lasting reason (start_failure.h) and no
-  // other worker for the client is starting. The pool retries after a pause.
+  // the failure of the latest start if its reason is lasting (start_failure.h) and concerns the
+  // client, and no other worker for the client is starting. The pool retries after a pause.
   Status lasting_failure(const Waiting& client) const;
 
  private:
@@ -259,7 +259,7 @@ class WorkerPool {
     uint64_t kept = 0;   // bytes of host memory that the worker keeps for its next park
     uint64_t keeps = 0;  // the value of `kept` after the wake in progress
 
-    // The worker moves the memory now.
+    // Whether the worker itself is moving the memory now.
     bool worker_moves() const {
       return way == ParkWay::kWorker &&
              (state == ParkState::kParking || state == ParkState::kWaking);
@@ -316,7 +316,7 @@ class WorkerPool {
     bool reads_reports = true;  // true at the worker's start, and while parking needs answers
     WorkerLog log;
     Base base;
-    wire::ServerStatus::Session session;  // set while the worker is busy, as the members below
+    wire::ServerStatus::Session session;  // of the worker's session, as most members below
     uint8_t token[16] = {};               // SessionStart::token
     wire::AttachName name{};              // attach_name() of the token
     // By Attach::index: the least Attach::attempt that is still valid.
@@ -350,8 +350,8 @@ class WorkerPool {
     bool is_spare() const { return is(State::kStarting) || is(State::kIdle); }
   };
 
-  // Changes the state of a worker (worker_state.h). Only restore() sets it directly. `outcome`: how
-  // the worker's session has ended, if it had one.
+  // Changes the state of a worker (worker_state.h). Only restore() sets the state directly.
+  // `outcome`: how the worker's session has ended, if it had one.
   void enter(Worker& worker, State state, const std::string& outcome = {});
   Result<Worker*> find_session(uint32_t worker_pid, const MayUse& may_use);
   // worker_pool_park.cpp
@@ -461,12 +461,12 @@ class WorkerPool {
   static wire::ServerStatus::Session session_of(const Worker& worker);
   static AuditedSession audited(const Worker& worker);
   bool suits(const Worker& worker, const Waiting& client) const;
-  // Makes the message that begins a session, with its grant. The caller adds the random bytes and
-  // the key.
+  // Makes the message that begins a session, with its grant. The caller adds the random bytes, the
+  // key and `peeked`.
   SessionStart make_start(const wire::Hello& hello, const Identity& identity,
                           const Admission::Permit* permit) const;
   static uid_t user_of(const Worker& worker);
-  // On success it closes the socket here.
+  // On success, closes the socket here.
   static bool pass_on(Worker& worker, const ToWorker& message, UniqueFd* socket);
   void begin_session(Worker& worker, const SessionStart& start, const Identity& identity);
   void set_session(Worker& worker, const SessionStart& start, const Identity& identity) const;
@@ -539,8 +539,8 @@ class WorkerPool {
     uint32_t sm_percent = 0;
   };
   std::optional<LastingFailure> lasting_;
-  // The first crash since a worker last became ready, and the devices of the worker that crashed. A
-  // crash is an end without a report.
+  // The first crash of a worker with these devices since a worker last became ready. A crash is an
+  // end without a report, but not by SIGKILL or SIGTERM.
   struct Crash {
     DeviceSets::Key devices;
     Clock::time_point at;

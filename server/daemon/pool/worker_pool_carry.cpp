@@ -1,5 +1,5 @@
-// The state of the pool for a successor (successor.h). Idle workers are of this build and are
-// not carried: the caller ends them first (renew_idle()).
+// The state of the pool for a successor (successor.h). The caller ends the idle workers first
+// (renew_idle()), because they run the old build.
 #include <algorithm>
 #include <utility>
 

@@ -1,6 +1,6 @@
 // Failures of workers. After failed starts the pool retries after growing pauses, and decides which
-// clients need not wait for a retry. It enforces the rules that a worker may break: limits of a
-// session's time, and that no process of a session outlives its worker.
+// clients need not wait for a retry. It also enforces the rules that a worker could break: the
+// limits of a session's time, and that no process of a session outlives its worker.
 #include <algorithm>
 #include <chrono>
 #include <fstream>

@@ -25,9 +25,9 @@ namespace rcuda::server {
 namespace {
 
 // The workers that may start at the same time. More would not be ready sooner, and would delay the
-// first: the driver makes one context after the other (105 ms each on an H100, of the 430 ms that a
-// worker takes alone), and the other steps of a start need processors. Hanging workers count too,
-// so that their number is bounded if the driver hangs.
+// first: the driver makes one context after the other, and the other steps of a start need
+// processors. (On an H100, a context takes 105 ms, and the start of a single worker takes 430 ms.)
+// Hanging workers count too, so that their number is bounded if the driver hangs.
 size_t most_starting() { return std::clamp(usable_processors(), 4u, 8u); }
 
 CgroupLimits limits_of(const Settings& settings) {

@@ -23,8 +23,8 @@ constexpr auto kRestPatience = 500ms;
 constexpr auto kIdlePatience = 1s;
 constexpr std::chrono::nanoseconds kStayPatience = 10s;
 // A worker reports the memory of its session only some time after it has answered the program. So
-// during this time, a wish for room is not refused for the reason that the other sessions hold too
-// little memory: they may hold memory that is not reported yet.
+// for this time after a wish for room, the wish is not refused although the other sessions seem to
+// hold too little memory: they may hold memory that is not reported yet.
 constexpr auto kReportTime = 100ms;
 // The least time between two messages of a worker about room.
 constexpr auto kAskPause = 1ms;
@@ -161,8 +161,8 @@ WorkerPool::RoomGroups WorkerPool::room_groups(const std::vector<Worker*>& needy
   return groups;
 }
 
-// The bytes of a device that the parks of other sessions would free for the session, besides the
-// `free` bytes.
+// How many bytes of a device the session could get by parks of other sessions, in addition to the
+// `free` bytes and within the setting oversubscribe.
 uint64_t WorkerPool::could_free(Worker& worker, uint32_t device, uint64_t free) {
   uint64_t bytes = 0;
   for (RoomCandidate& candidate : room_groups({&worker}).candidates) {
