@@ -92,7 +92,8 @@ Result<std::unique_ptr<Link>> tcp::make_link(Bootstrap bootstrap, const LinkOpti
   const size_t count = bootstrap.server ? streams_of(own, peer) : streams_of(peer, own);
   if (!(bootstrap.server ? bootstrap.accept_stream : bootstrap.open_stream)) {
     return Status{Code::kInvalidArgument,
-                  "internal error: no function makes the bulk sockets of a connection over tcp"};
+                  "internal error: no function makes the bulk sockets of a connection over tcp; "
+                  "please report it"};
   }
   RCUDA_ASSIGN_OR_RETURN(std::vector<Socket> streams, make_streams(bootstrap, count, deadline));
   for (const Socket& stream : streams) tune(stream.fd(), options.peer_timeout);
