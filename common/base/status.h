@@ -38,7 +38,8 @@ class [[nodiscard]] Status {
 
   // A failed driver call: `cuda` is the CUresult as an int, so that this header needs no cuda.h.
   static Status from_cuda(int cuda, std::string context);
-  // A failed system call; takes errno's value and appends its text to the context.
+  // A failed system call; takes errno's value and appends its text to the context, and the remedy
+  // if the cause is a limit (limit_remedy.h).
   static Status from_errno(int sys_errno, std::string context);
 
   bool ok() const { return code_ == Code::kOk; }

@@ -1,11 +1,11 @@
-// Link: the connection between one client process and one worker, or between two workers, seen as
-// one-sided memory.
+// Link: the connection between one client process and one worker, or between two workers. Each side
+// reads and writes memory of the other side.
 //
 // Purpose. Each side owns a *window*, a block of plain memory that its peer writes. common/wire
-// lays everything else out inside the windows (command ring, reply slots, completion words,
-// flow-control credits), in the same way for every medium. Shared memory writes the peer's window
-// with memcpy, verbs with RDMA writes. TCP sends {offset, bytes}, and a thread of the receiver
-// stores the bytes. Bulk data never goes through a window. It moves between exposed *regions*.
+// defines the layout of the windows (command ring, reply slots, completion words, flow-control
+// credits), which is the same for every medium. Shared memory writes the peer's window with memcpy,
+// verbs with RDMA writes. TCP sends {offset, bytes}, and a thread of the receiver stores the bytes.
+// Bulk data never goes through a window. It moves between exposed *regions*.
 //
 // Order. Puts of one Link become visible in the order in which they were issued, on any thread (the
 // Link serialises them). Within one put, the last eight bytes become visible last; the peer polls
@@ -74,8 +74,8 @@ struct Region {
   uint64_t bytes = 0;
 };
 
-// How an adapter finds device memory. By default, the adapter's driver looks the address up
-// (nvidia-peermem, or plain memory).
+// How an adapter finds device memory. By default, the adapter's driver finds it by its address. GPU
+// memory then needs nvidia-peermem; softgpu's device memory is ordinary memory.
 struct DeviceMemory {
   int dma_buf = -1;  // dma-buf descriptor of the memory, owned by the caller; used in the call only
   uint64_t dma_buf_offset = 0;  // of the memory's first byte
