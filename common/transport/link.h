@@ -117,13 +117,13 @@ struct CountersOf {
   Count arm_answers{0};  // verbs only: work requests that answer the peer's arms
   Count transfer_bytes{0};  // payload of transfers and of put_region()
   Count copied_bytes{0};    // of these, bytes copied by this side's CPU
-  Count registrations{0};   // verbs only: memory registered for transfers
+  Count registrations{0};   // verbs only: registrations of memory for transfers
 };
 using LinkCounters = CountersOf<uint64_t>;
 
 class Link {
  public:
-  virtual ~Link() = default;  // closes; returns when no callback can run any more
+  virtual ~Link() = default;  // closes the Link; returns when no callback can run any more
 
   // The medium's capabilities. Constant: a caller may keep a copy.
   virtual const MediumTraits& traits() const = 0;

@@ -181,7 +181,7 @@ class BulkStream {
   void call_sender_locked() RCUDA_REQUIRES(mutex_);
 
   const Socket socket_;
-  ResumableSocket* const resumable_;  // layer of socket_; null: it does not outlive its connection
+  ResumableSocket* const resumable_;  // the layer of socket_; null: socket_ has no layer
   ExposedRegions& regions_;
   LentMemory& lent_;
   SocketOrder& order_;
