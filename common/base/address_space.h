@@ -15,8 +15,8 @@ struct AddressRange {
   uint64_t begin = 0, end = 0;
 };
 
-// Returns every mapping, sorted and without overlaps. The range of the main thread's stack includes
-// the addresses below the stack into which the stack may grow.
+// Returns every mapping, sorted by `begin`. The range of the main thread's stack includes the
+// addresses below the stack into which the stack may grow, so it may overlap other ranges.
 Result<std::vector<AddressRange>> own_mappings();
 
 void sort_by_begin(std::vector<AddressRange>* ranges);

@@ -1,9 +1,9 @@
 // CancellationOff: while the object exists, pthread_cancel() does not end the calling thread.
 //
 // rcuda runs on the threads of programs that may cancel them. A cancellation unwinds the stack from
-// any blocking system call. Some of the functions on that stack must finish their work (a frame in
-// a ring, a lock). Other functions are noexcept, so the process would end. With this object, the
-// thread is cancelled after its CUDA call, as with a local driver.
+// any blocking system call. Some of the functions on that stack must finish their work: complete a
+// frame in a ring, release a lock. Other functions are noexcept, so the process would end. With
+// this object, the thread is cancelled after its CUDA call, as with a local driver.
 #pragma once
 
 #include <pthread.h>

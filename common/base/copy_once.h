@@ -1,5 +1,5 @@
-// Copies bytes into memory that other threads read and write at the same time, as a GPU's copy
-// engine does: each byte is written once, in ascending order.
+// Copies bytes into memory that other threads read and write at the same time. As a GPU's copy
+// engine does, writes each byte once, in ascending order.
 //
 // memcpy() may write bytes twice (glibc writes 4 to 7 bytes with two stores that overlap). A thread
 // that sees the first store and then changes the byte would lose its change.

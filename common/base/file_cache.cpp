@@ -94,7 +94,8 @@ Status FileCache::name(const std::string& temporary, const std::string& name) co
     }
     if (error != EEXIST) break;
   }
-  return error == 0 ? Status() : Status::from_errno(error, name);
+  return error == 0 ? Status()
+                    : Status::from_errno(error, "cannot rename the cache file to " + name);
 }
 
 Status FileCache::insert(const std::string& name,
@@ -104,14 +105,14 @@ Status FileCache::insert(const std::string& name,
   const std::string temporary = kTemporaryPrefix + std::to_string(random_number());
   const UniqueFd file(
       ::openat(folder_.get(), temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!file) return Status::from_errno(errno, temporary);
+  if (!file) return Status::from_errno(errno, "cannot make the cache file " + temporary);
   // Synced before it gets its name: a file with this name is complete even after a power cut.
   const bool written =
       std::all_of(parts.begin(), parts.end(),
                   [&](std::span<const std::byte> part) { return write_all(file.get(), part); });
   Status status;
   if (!written || ::fsync(file.get()) != 0) {
-    status = Status::from_errno(errno, name);
+    status = Status::from_errno(errno, "cannot write the cache file " + name);
   } else {
     status = this->name(temporary, name);
   }

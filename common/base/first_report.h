@@ -1,6 +1,6 @@
-// If a program gets no device, ensures that the reason appears only once on the same stderr.
-// Several parts may find the reason: librcuda.so, our NVML, and children that a framework forks to
-// look for a GPU.
+// Ensures that a message appears only once on the same stderr, for example the reason why a program
+// gets no device. Several parts may find the reason: librcuda.so, the NVML of rcuda, and children
+// that a framework forks to look for a GPU.
 #pragma once
 
 #include <string>

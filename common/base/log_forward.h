@@ -1,7 +1,7 @@
 // Passes the lines of a plug-in to the log of the program that has loaded it. A plug-in has its own
-// copy of this library, including the log's state. The program passes its write_log_line to the
-// plug-in. The plug-in calls forward_log with it once, before it logs. Lines may come from any
-// thread. The plug-in keeps its own log level.
+// copy of this library, including the log's state. The program passes its write_log_line() to the
+// plug-in, which calls forward_log() with it before it logs. Lines may come from any thread. The
+// plug-in keeps its own log level.
 #pragma once
 
 #include "common/base/log.h"

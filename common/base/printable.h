@@ -1,9 +1,9 @@
 // Makes texts of a peer safe to write to a terminal, a log, a table or JSON. A peer may send any
 // bytes, and they must neither control a terminal nor look like additional lines.
 //
-// Not printable are control characters (C0, DEL, C1), the separators of lines and paragraphs, the
-// controls of bidirectional text, and bytes that are not UTF-8 (some terminals obey a single byte
-// from 0x80 to 0x9f). Pure functions; any thread.
+// These are not printable: control characters (C0, DEL, C1), the separators of lines and
+// paragraphs, the controls of bidirectional text, and bytes that are not UTF-8 (some terminals obey
+// a single byte from 0x80 to 0x9f). Pure functions; any thread.
 #pragma once
 
 #include <cstddef>

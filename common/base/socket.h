@@ -87,8 +87,8 @@ class Socket {
   bool wait(short events, int timeout_ms) const;
   // Works as shutdown(2). Blocked calls of other threads return.
   void shutdown(int how) const;
-  // With a layer, ends the current connection, so that the stream goes on over the next connection,
-  // and returns true. Without a layer, returns false.
+  // With a layer, ends the current connection, so that the stream goes on over the next connection.
+  // Returns false without a layer, and if the stream has ended.
   bool lose(const std::string& why) const { return layer_ && layer_->lose(why); }
   // Without a layer: true, also after the end of the connection.
   bool is_connected() const { return !layer_ || layer_->is_connected(); }

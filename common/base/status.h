@@ -2,8 +2,9 @@
 //
 // A Status is cheap when ok. An error carries one of our codes, optionally the CUresult or errno
 // that caused it, and a context: one sentence that names the cause and, if there is one, the
-// remedy. The function that detects an error fills the context and logs; callers may add context
-// and do not log. Nothing here throws or blocks. Values are as thread-safe as any value type.
+// remedy. The function that detects an error fills the context; callers may add context. Only the
+// function that handles the error logs it. Nothing here throws or blocks. Values are as thread-safe
+// as any value type.
 #pragma once
 
 #include <cassert>
@@ -18,7 +19,7 @@ enum class Code : int {
   kInvalidArgument,  // the caller's value is wrong
   kNotFound,
   kOutOfMemory,
-  kUnsupported,  // well-formed, but not implemented
+  kUnsupported,  // well-formed, but not available in this build, on this host or medium
   kUnavailable,  // the peer cannot be reached, refused, or is gone
   kTimeout,
   kProtocol,  // the peer sent something invalid
@@ -37,7 +38,8 @@ class [[nodiscard]] Status {
 
   // A failed driver call: `cuda` is the CUresult as an int, so that this header needs no cuda.h.
   static Status from_cuda(int cuda, std::string context);
-  // A failed system call; takes errno's value and appends its text to the context.
+  // A failed system call; takes errno's value and appends its text to the context, and the remedy
+  // if the cause is a limit (limit_remedy.h).
   static Status from_errno(int sys_errno, std::string context);
 
   bool ok() const { return code_ == Code::kOk; }

@@ -1,9 +1,9 @@
 // Keeps foreign libraries from using descriptors 0 to 2, which belong to the program.
 //
 // A library that opens descriptors for itself gets the lowest free numbers. (UniqueFd moves only
-// rcuda's own descriptors to higher numbers.) While StandardDescriptorsTaken exists, the
-// descriptors of 0 to 2 that the program has closed are in use, opened with O_PATH. Reading and
-// writing them therefore still fails with EBADF.
+// rcuda's own descriptors to higher numbers.) While a StandardDescriptorsTaken exists, it occupies
+// those of the descriptors 0 to 2 that the program has closed. It opens them with O_PATH, so
+// reading and writing them still fails with EBADF.
 // Threads: any. Nothing blocks. Errors: a descriptor that cannot be taken stays free.
 #pragma once
 

@@ -33,15 +33,15 @@ inline constexpr char kLifeForms[] = "a time from now such as 90m, 12h, 30d or 8
 // bits. A fraction of a byte is dropped.
 std::optional<uint64_t> parse_bytes(std::string_view text);
 
-// Returns a text such as "10s", "90m" or "2d", in the largest unit that divides the time.
-// parse_time() of the text returns the same time.
+// Returns a text such as "10s", "90m" or "2d", in the largest unit up to days that divides the
+// time. parse_time() of the text returns the same time.
 std::string time_text(std::chrono::nanoseconds time);
 // Returns a measured time in the largest unit in which the number is at least 1 (for minutes and
 // longer units: at least 2). Rounds a number below 100 to tenths, a larger number to a whole
 // number. "4.7ms", "12s", "90s", "2.5h".
 std::string rounded_time_text(std::chrono::nanoseconds time);
 std::string microseconds_text(double us);
-// Returns a text such as "64 MiB" or "1.5 GiB", with four significant digits.
+// Returns a text such as "64 MiB" or "1.5 GiB", rounded to four significant digits.
 std::string bytes_text(uint64_t bytes);
 // As bytes_text(), but not rounded: parse_bytes() of the text returns the same size.
 std::string exact_bytes_text(uint64_t bytes);

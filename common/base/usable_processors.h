@@ -1,6 +1,6 @@
 // The number of processors that this process can keep busy. A container or a batch system may give
-// a process fewer than the machine has: by its affinity mask, or by a quota of its control groups
-// (cgroup v1 and v2).
+// a process fewer processors than the machine has: by the process's affinity mask, or by a quota of
+// its control groups (cgroup v1 and v2).
 //
 // Any thread. Errors: none; a limit that cannot be read does not count.
 #pragma once

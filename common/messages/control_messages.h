@@ -44,7 +44,7 @@ struct ControlAnswer {
   static constexpr char kName[] = "ControlAnswer";
   static constexpr MessageType kForm = MessageType::kControlAnswer;
   uint32_t sessions = 0;  // sessions in progress, including a session that is ending
-  std::string text;       // kReload: a line about the changed settings
+  std::string text;       // kReload: a line about the changed settings; kMove: about the new GPU
   bool draining = false;
 };
 

@@ -36,7 +36,8 @@ Status check_header(const MessageHeader& header) {
                                        std::to_string(type) + " with " +
                                        std::to_string(header.body_bytes) +
                                        " bytes; the type is unknown, or the size exceeds " +
-                                       std::to_string(kMaxMessageBytes));
+                                       std::to_string(kMaxMessageBytes) +
+                                       " bytes: install the same release of rcuda on both sides");
   }
   return {};
 }

@@ -5,11 +5,11 @@
 // All steps that can fail are in prepare(). So a side may call prepare(), report to its peer that
 // it is ready, and then call begin(), which cannot fail.
 //
-// One thread sleeps in poll() on the socket and on the peer's pidfd. (The pidfd matters if the peer
-// has forked: after the parent is killed, the child still holds the socket open.) Any thread may
-// call send(), which never blocks: bytes that the socket does not accept at once are queued, and
-// the channel's thread sends them. Both callbacks run on the channel's thread. No callback follows
-// on_end.
+// One thread sleeps in poll() on the socket and on a pidfd of the peer. (The pidfd matters if the
+// peer has forked: after the parent is killed, the child still holds the socket open.) Any thread
+// may call send(), which never blocks: bytes that the socket does not accept at once are queued,
+// and the channel's thread sends them. Both callbacks run on the channel's thread. No callback
+// follows on_end.
 #pragma once
 
 #include <atomic>

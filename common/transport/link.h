@@ -1,11 +1,11 @@
-// Link: the connection between one client process and one worker, or between two workers, seen as
-// one-sided memory.
+// Link: the connection between one client process and one worker, or between two workers. Each side
+// reads and writes memory of the other side.
 //
 // Purpose. Each side owns a *window*, a block of plain memory that its peer writes. common/wire
-// lays everything else out inside the windows (command ring, reply slots, completion words,
-// flow-control credits), in the same way for every medium. Shared memory writes the peer's window
-// with memcpy, verbs with RDMA writes. TCP sends {offset, bytes}, and a thread of the receiver
-// stores the bytes. Bulk data never goes through a window. It moves between exposed *regions*.
+// defines the layout of the windows (command ring, reply slots, completion words, flow-control
+// credits), which is the same for every medium. Shared memory writes the peer's window with memcpy,
+// verbs with RDMA writes. TCP sends {offset, bytes}, and a thread of the receiver stores the bytes.
+// Bulk data never goes through a window. It moves between exposed *regions*.
 //
 // Order. Puts of one Link become visible in the order in which they were issued, on any thread (the
 // Link serialises them). Within one put, the last eight bytes become visible last; the peer polls
@@ -42,10 +42,10 @@ namespace rcuda::transport {
 
 // Whether put() must wake a peer that sleeps in wait().
 //   kNo: no. A peer that polls sees the put; a sleeping peer sees it with the next put that wakes.
-//   kYes: yes. Over tcp, when puts without kNow follow each other within LinkOptions::receive_spin,
-//       a thread of the Link sends them, and stays awake for that time.
+//   kYes: yes. Over tcp, a thread of the Link sends the puts of a long series, so that the callers
+//       need not send (tcp/tcp_sender.h).
 //   kNow: yes, and a thread waits for the peer's answer. A medium that gathers puts (tcp) sends
-//       this put and all earlier puts before put() returns.
+//       this put and all earlier puts at once.
 //   kHandOver: as kYes if a thread of the Link is awake to send the put, else as kNow.
 //   kWithNext: no. The caller's next put follows at once. A medium that gathers puts (tcp) sends
 //       both together.
@@ -74,8 +74,8 @@ struct Region {
   uint64_t bytes = 0;
 };
 
-// How an adapter finds device memory. By default, the adapter's driver looks the address up
-// (nvidia-peermem, or plain memory).
+// How an adapter finds device memory. By default, the adapter's driver finds it by its address. GPU
+// memory then needs nvidia-peermem; softgpu's device memory is ordinary memory.
 struct DeviceMemory {
   int dma_buf = -1;  // dma-buf descriptor of the memory, owned by the caller; used in the call only
   uint64_t dma_buf_offset = 0;  // of the memory's first byte
@@ -117,13 +117,13 @@ struct CountersOf {
   Count arm_answers{0};  // verbs only: work requests that answer the peer's arms
   Count transfer_bytes{0};  // payload of transfers and of put_region()
   Count copied_bytes{0};    // of these, bytes copied by this side's CPU
-  Count registrations{0};   // verbs only: memory registered for transfers
+  Count registrations{0};   // verbs only: registrations of memory for transfers
 };
 using LinkCounters = CountersOf<uint64_t>;
 
 class Link {
  public:
-  virtual ~Link() = default;  // closes; returns when no callback can run any more
+  virtual ~Link() = default;  // closes the Link; returns when no callback can run any more
 
   // The medium's capabilities. Constant: a caller may keep a copy.
   virtual const MediumTraits& traits() const = 0;
@@ -210,8 +210,10 @@ class Link {
   // visible after the bytes, and later transfers happen after them. So the next put can announce
   // the bytes to the peer at once. Bytes of write() can be announced only after its completion. All
   // bytes are copied before the return. The copies may stay on this side until the next put,
-  // transfer or flush(). Blocks as put(), and wakes no thread. Bytes outside of the peer's region
-  // break the Link; for a withdrawn region they are dropped. kUnsupported without has_region_puts.
+  // transfer or flush(). Blocks as put(); over verbs also until the peer has announced the region
+  // (kNotFound after LinkOptions::peer_timeout). Wakes no thread. Bytes outside of the peer's
+  // region break the Link; for a withdrawn region they are dropped. kUnsupported without
+  // has_region_puts.
   virtual Status put_region(RegionId, uint64_t, Bytes) {
     return {Code::kUnsupported, std::string(medium()) + " does not support puts into regions"};
   }
@@ -228,7 +230,7 @@ class Link {
 
   // Sends the bytes that put_region() has kept on this side. Blocks no longer than one send.
   virtual void flush() {}
-  // With has_region_puts: each put and each transfer calls `first` before anything else, on the
+  // With has_region_puts: each put and each transfer calls `first` before it sends anything, on the
   // calling thread, which may hold locks of its own. `first` may call put_region() and
   // write_in_order(), so its bytes arrive before the put or transfer. Call before_puts() once,
   // before other threads use the Link.
@@ -241,8 +243,8 @@ class Link {
   // `done` means that this side has finished with the memory. Only the peer learns that the bytes
   // have arrived.
   //
-  // A write outside of the peer's region breaks the Link; a write into a withdrawn region is
-  // dropped.
+  // A write outside of the peer's region breaks the Link (tcp) or fails (verbs). A write into a
+  // withdrawn region is dropped (tcp) or fails (verbs).
   virtual void write_with_immediate(RegionId, uint64_t, const void*, size_t, uint32_t, Company,
                                     TransferDone done) {
     done({Code::kUnsupported, std::string(medium()) + " does not support writes with immediate"});
@@ -292,8 +294,8 @@ struct LinkOptions {
   // it is used. Empty: no preference.
   std::string near_pci;
   // The peer sends at least four heartbeats in this time. If nothing arrives for this time, the
-  // Link breaks. Zero: this side waits for a silent peer (a client in a debugger), and the Link
-  // breaks only when the peer process ends or its host is lost.
+  // Link breaks. Zero: the peer may be silent, such as a client that is stopped in a debugger; the
+  // Link breaks only when the peer's process ends or its host is lost.
   std::chrono::milliseconds peer_timeout{10'000};
   // tcp, with Reconnecting: how many bytes each direction of a socket copies and keeps until the
   // peer has them. At most four times as many bytes are unacknowledged, including bytes that are
@@ -325,8 +327,8 @@ struct Reconnecting {
 
 // The arguments of make_link() (media.h). Each side has a connected stream socket, of the kind that
 // the medium's reach needs, on which the session handshake has ended. Both sides call make_link().
-// make_link() exchanges the medium's data over the socket (window sizes, memfds, ports, queue pair
-// numbers) and takes ownership of the socket. The Link keeps the socket open: its end shows that
+// make_link() exchanges the medium's data over the socket (window sizes, memfds, the server's RDMA
+// address) and takes ownership of the socket. The Link keeps the socket open: its end shows that
 // the peer is gone. `server` distinguishes the two sides. make_link() blocks until the peer has
 // done its part or the timeout has passed.
 //

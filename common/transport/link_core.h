@@ -1,11 +1,13 @@
 // LinkCore: the common parts of all media: the status that ends a Link, sleeping, and counters.
 //
 // A medium derives from LinkCore. doorbell_ wakes the threads of this side that wait for the peer's
-// data. After data has been stored in this side's window, doorbell_ is rung, over shm by the peer,
-// otherwise by this side's medium. After a put outside of LinkOptions::answers, elsewhere_ is rung,
-// too. Any thread may call fail(), any number of times. The first status is kept, and logged unless
-// the end was intended. fail() wakes every waiter and calls on_broken() once, so that the medium
-// can release its own blocked threads.
+// data. Each put that must wake them (Wake) rings doorbell_ after its bytes are in this side's
+// window. Over shm the peer rings, otherwise this side's medium. A put outside of
+// LinkOptions::answers also rings elsewhere_, if there is one.
+//
+// Any thread may call fail(), any number of times. The first status is kept, and logged unless the
+// end was intended. fail() wakes every waiter and calls on_broken() once, so that the medium can
+// release its own blocked threads.
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,7 @@
 // The media that Links use. One table (media_table.cpp) serves client, server, connections between
-// workers, tools and tests. It holds each medium's name and traits, and the functions that check
-// and make a Link. docs/architecture.md says how to add a medium. Any thread may call.
+// workers, tools and tests. It holds each medium's name and traits, the functions that check
+// whether the medium can be used here, and the function that makes a Link. docs/architecture.md
+// says how to add a medium. Any thread may call.
 #pragma once
 
 #include <memory>
@@ -17,7 +18,7 @@ namespace rcuda::transport {
 
 struct Medium {
   MediumTraits traits;
-  // Whether make() can work on this side of a control socket; kUnsupported with the reason if not.
+  // Whether make() can work on this side of a control socket; an error with the reason if not.
   // Null: make() always can. May block while a library is loaded.
   Status (*usable_over)(int control_socket) = nullptr;
   // Called only if the user did not choose the medium. Returns whether this host is fit for the
@@ -29,7 +30,7 @@ struct Medium {
   Status usable(int control_socket) const {
     return usable_over ? usable_over(control_socket) : Status();
   }
-  // Whether to choose the medium for this socket by default; kUnsupported with the reason if not.
+  // Whether to choose the medium for this socket by default; an error with the reason if not.
   // `encrypts_because` says why everything must be encrypted; empty: encryption is not required.
   Status suits(int control_socket, const std::string& encrypts_because) const;
 };

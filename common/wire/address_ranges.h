@@ -64,7 +64,7 @@ inline constexpr uint64_t kWindowUnit = 1ull << 30;
 
 inline constexpr uint32_t kBaseCount = (kBases.end - kBases.begin) / kBaseBytes;
 
-// The most servers of a session, and so the most peers of a worker.
+// The most servers that one program may use. So a worker has at most kMostServers - 1 peers.
 inline constexpr uint32_t kMostServers = 256;
 
 }  // namespace rcuda::wire

@@ -1,11 +1,12 @@
 // Encoder and Decoder convert generated commands and their replies to bytes and back.
 //
-// Values follow one another in declaration order, each aligned to its size. An array or a string is
-// a u32 count, then the elements on an 8-byte boundary. Offsets count from the start of the body,
-// which is on an 8-byte boundary. Padding is zero. An Encoder needs no heap for small bodies and
-// never grows beyond its limit. A Decoder reads memory that it does not own, which must not change
-// while it reads (the worker copies commands out of the ring first). Both keep their first failure,
-// so callers check once, at the end. Not thread-safe; nothing here blocks, throws or logs.
+// Values follow one another in declaration order, each aligned as its type, but to 8 bytes at most.
+// An array or a string is a u32 count, then the elements on an 8-byte boundary. Offsets count from
+// the start of the body, which is on an 8-byte boundary. Padding is zero. An Encoder needs no heap
+// for small bodies and never grows beyond its limit. A Decoder reads memory that it does not own,
+// which must not change while it reads (the worker copies commands out of the ring first). Both
+// keep their first failure, so callers check once, at the end. Not thread-safe; nothing here
+// blocks, throws or logs.
 #pragma once
 
 #include <cstddef>

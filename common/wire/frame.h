@@ -30,8 +30,9 @@ struct WorkerWindow {
 struct ClientWindow {
   static constexpr uint64_t kCommandRingConsumed = 2048;  // u64, see ring.h
   static constexpr uint64_t kEventRingWant = 2048 + 64;   // u64, see ring.h
-  // u64: CompletionWord::make(count, result) of the latest asynchronous error; 0: no error yet. A
-  // sticky error stays until its context is reset, which sets the result to 0.
+  // u64: CompletionWord::make(number, result) of the latest error of posted commands or
+  // asynchronous work; 0: none. A sticky error stays until its context is reset, which sets the
+  // result to 0.
   static constexpr uint64_t kErrorWord = 2048 + 128;
   // u64: 0 while the session is awake. While it is parked or about to be parked, a number that is
   // new for each park.
@@ -105,7 +106,7 @@ struct CommandHeader {
 static_assert(sizeof(CommandHeader) == 24);
 
 inline constexpr uint32_t kMaxCommandBytes = 60u << 10;  // header included
-// The limit of a copy whose bytes travel in the command.
+// The most bytes of a copy, an image or a mirror that travel in one command.
 inline constexpr uint32_t kMaxInlineBytes = 56u << 10;
 
 // Object ids. The client assigns the ids of objects that it creates, dense from 1 per kind, and

@@ -39,7 +39,8 @@ inline void mark_all(size_t bytes, uint8_t* mask) {
   if (bytes % 8 != 0) mask[bytes / 8] = static_cast<uint8_t>((1u << bytes % 8) - 1);
 }
 
-// The smallest part that contains all marked bytes. It begins at a multiple of 8 bytes.
+// The smallest part that contains all marked bytes. It begins at a multiple of 8 bytes, and ends at
+// such a multiple or at the end of the range.
 struct MarkedPart {
   size_t at, bytes;
 };

@@ -54,8 +54,8 @@ struct ReadyEvent {
   // word. 0: no such region.
   uint64_t marks_region;
   uint64_t marks_bytes;
-  // The number of copies that can wait at a time for bytes that follow their command, in one stream
-  // of the first device's primary context. Further copies would wait in host functions.
+  // The number of the worker's gates. At a gate, a copy in a stream of the first device's primary
+  // context waits for bytes that follow its command. Further copies wait in host functions.
   uint64_t gates;
 };
 static_assert(sizeof(ReadyEvent) == 48);

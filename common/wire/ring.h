@@ -1,9 +1,10 @@
 // A ring of commands, of events, or of messages between workers: frames in order from one sender to
 // one receiver, in the receiver's window of a Link.
 //
-// A frame costs its sender one put (two where the ring wraps) and its receiver no message: a posted
-// kernel launch is one RDMA write. The ring does not interpret frames. The sender (RingWriter)
-// lives in one process, the receiver (RingReader) in the other.
+// The sender makes one put for a frame (two where the ring wraps), so a posted kernel launch is one
+// RDMA write. The receiver puts only the credit (`consumed`), once for many frames. The ring does
+// not interpret frames. The sender (RingWriter) lives in one process, the receiver (RingReader) in
+// the other.
 //
 //   in the receiver's window
 //     want_offset      u64  value of `consumed` that a blocked writer waits for; if it is not above

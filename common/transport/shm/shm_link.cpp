@@ -6,9 +6,9 @@
 // The memfd is sealed against resizing, so neither process can cause a fault in its peer. put() is
 // a memcpy under a lock; it makes a system call only if the peer sleeps. Regions with a backing
 // descriptor are announced over the control channel, and the peer maps them. The CPU of the
-// requesting side copies transfers: small ones in the calling thread, large ones on a copy thread,
-// which the first large transfer starts. If the thread cannot be started, the calling thread
-// copies.
+// requesting side copies transfers: small ones in the calling thread, large ones on a copy thread.
+// The copy thread also waits for regions that the peer has not announced yet. The first transfer
+// that needs the thread starts it. If it cannot be started, the calling thread copies.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -41,8 +41,8 @@
 namespace rcuda::transport {
 namespace {
 
-// A transfer of up to this size is copied before read() or write() returns; the copy takes about as
-// long as waking a thread.
+// If the region is known, a transfer of up to this size is copied before read() or write() returns;
+// the copy takes about as long as waking a thread.
 constexpr size_t kInlineCopyBytes = 64u << 10;
 // A long copy checks after each piece of this size whether the Link still works.
 constexpr size_t kCopyPieceBytes = 1u << 20;

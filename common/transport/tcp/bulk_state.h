@@ -57,9 +57,9 @@ inline constexpr auto kLastPieceState = PieceState::kOver;
 
 enum class PieceEvent : uint8_t {
   kSent,     // this side no longer uses the caller's memory to send
-  kData,     // kData begins to arrive
-  kDone,     // kDone without an error
-  kRefusal,  // kDone with an error
+  kData,     // a message kData (BulkHeader) begins to arrive
+  kDone,     // a message kDone without an error has arrived
+  kRefusal,  // a message kDone with an error has arrived
 };
 inline constexpr auto kLastPieceEvent = PieceEvent::kRefusal;
 
@@ -75,7 +75,7 @@ inline constexpr Transition<PieceState, PieceEvent> kPieceTransitions[] = {
     {PieceState::kSent, PieceEvent::kDone, PieceState::kOver},
     {PieceState::kSent, PieceEvent::kRefusal, PieceState::kOver},
     // The outcome may come before the last send() has returned. The caller gets the memory back
-    // only after both: a false outcome from the peer must not make this side read freed memory.
+    // only after both: a peer that reports too early must not make this side read freed memory.
     {PieceState::kAnswered, PieceEvent::kSent, PieceState::kOver},
 };
 

@@ -4,11 +4,11 @@
 //
 // A stream has one receiving thread and, once it is needed, one sending thread. The requesting or
 // answering thread sends small pieces and all requests for bytes at once, because waking a thread
-// takes longer than sending them. The sending thread sends large pieces, pieces of many transfers,
-// and bytes for which the socket was full. Only the sending thread waits for a full socket, so the
-// two directions cannot block each other. While the sending thread wakes up, the answering thread,
-// or a requesting thread that has no other work (Company::kAwaited), sends a piece until the socket
-// is full.
+// takes longer than sending them. The sending thread sends large pieces, pieces of writes while
+// many transfers are in progress, and bytes for which the socket was full. Only the sending thread
+// waits for a full socket, so the two directions cannot block each other. While the sending thread
+// wakes up, the answering thread, or a requesting thread that has no other work
+// (Company::kAwaited), sends a piece until the socket is full.
 //
 // In each direction, a stream carries messages: a BulkHeader, then `bytes` of payload (kWrite,
 // kWriteInOrder and kData only):
@@ -181,7 +181,7 @@ class BulkStream {
   void call_sender_locked() RCUDA_REQUIRES(mutex_);
 
   const Socket socket_;
-  ResumableSocket* const resumable_;  // layer of socket_; null: it does not outlive its connection
+  ResumableSocket* const resumable_;  // the layer of socket_; null: socket_ has no layer
   ExposedRegions& regions_;
   LentMemory& lent_;
   SocketOrder& order_;

@@ -2,8 +2,9 @@
 // (tcp).
 //
 // Any thread may call. A thread of the Link touches region memory only while it holds a Pin, and
-// holds a Pin only across one system call that does not block. So remove() waits for microseconds
-// at most, and after it returns no thread touches the memory.
+// holds a Pin only for one system call that does not block, or for one copy of at most
+// kMaxRegionPut bytes. So remove() waits for microseconds at most, and after it returns no thread
+// touches the memory.
 #pragma once
 
 #include <atomic>

@@ -17,13 +17,12 @@
 namespace rcuda::transport {
 namespace {
 
-// The time limit of a client's attempt to connect, because the network may drop all packets of the
-// attempt.
+// The time limit of one attempt to connect, because the network may drop all of its packets.
 constexpr auto kAttempt = std::chrono::seconds(5);
-// How often a worker that waits for a connection checks whether its session has ended.
+// How often a side that waits for the peer to connect checks whether the session has ended.
 constexpr auto kLook = std::chrono::milliseconds(500);
 // The number of refusals that end the attempts. One refusal is not enough: it is not authenticated,
-// and an eavesdropper may have used the token of an attempt (Attach::token) before the client.
+// and an eavesdropper may have used the token of an attempt (Attach::token) before this side.
 constexpr int kRefusals = 3;
 // The pause between two attempts doubles from the first value to the second.
 constexpr auto kFirstPause = std::chrono::milliseconds(20);
@@ -72,7 +71,7 @@ void Reconnects::stop() {
 
 void Reconnects::close_in_child() const noexcept { socket_.close_in_child(); }
 
-// The client has connected again, so the old connection is lost, even if this side has not noticed.
+// The peer has connected again, so the old connection is lost, even if this side has not noticed.
 void Reconnects::arrive(int index) {
   if (index == static_cast<int>(kAcknowledgements)) return lose();
   ResumableSocket* const socket = find(static_cast<uint32_t>(index));

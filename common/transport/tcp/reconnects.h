@@ -94,7 +94,7 @@ class Reconnects {
   // Returns the due acknowledgements, which the caller must send.
   std::vector<Acknowledgement> take_due();
   // Takes an acknowledgement of the peer. Returns false if it acknowledges bytes that were not
-  // sent.
+  // sent, or names an unknown stream.
   bool take(const Acknowledgement& acknowledgement);
   // A socket calls lost() when it has lost its connection, and back() when it has the next
   // connection. A socket that ends after lost() does not call back().

@@ -320,8 +320,8 @@ void ResumableSocket::run() {
 }
 
 // Waits until a receiving thread has read the bytes that the kernel still has of the lost
-// connection, perhaps the peer's farewell. If that thread is busy elsewhere, the bytes are dropped,
-// and the peer sends them again.
+// connection, perhaps the peer's farewell. Bytes that the thread has not read after 20 ms are
+// dropped, and the peer sends them again.
 void ResumableSocket::await_last_bytes(MutexLock& lock) {
   constexpr auto kPatience = std::chrono::milliseconds(20);
   changed_.wait_for(lock, kPatience, [&]() RCUDA_REQUIRES(mutex_) {

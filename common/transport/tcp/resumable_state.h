@@ -18,7 +18,7 @@ enum class ResumableEvent : uint8_t {
   kLoss,        // the connection is lost
   kConnection,  // the peer and this side have agreed where to go on, over the next connection
   kResent,      // all bytes that the peer lacked have been sent again
-  kEnd,         // shutdown(), the end of the time for connecting again, or a refusal
+  kEnd,         // shutdown(), the peer has ended, or no connection replaces the lost connection
 };
 
 inline constexpr Transition<ResumableState, ResumableEvent> kResumableTransitions[] = {

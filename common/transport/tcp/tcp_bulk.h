@@ -44,8 +44,10 @@ class TcpBulk {
 
   const bool has_few_processors_;
   std::vector<std::unique_ptr<BulkStream>> streams_;
-  std::atomic<std::chrono::steady_clock::time_point> last_{};  // time of the last transfer
-  std::atomic<uint32_t> burst_{0};  // transfers of the current burst so far
+  // The time of the last transfer without immediate, and the number of such transfers in the
+  // current burst.
+  std::atomic<std::chrono::steady_clock::time_point> last_{};
+  std::atomic<uint32_t> burst_{0};
 };
 
 }  // namespace rcuda::transport

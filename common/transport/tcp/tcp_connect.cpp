@@ -24,9 +24,9 @@ using Clock = std::chrono::steady_clock;
 
 // The number of sockets for transfers, if the options do not set it. On an H200 with 16 processors,
 // 8 sockets carry 64 MB 1.2 to 1.5 times as fast as 4, and 1 MB equally fast. Over TLS, a socket
-// encrypts with one processor, and 12 carry 64 MB 1.7 times as fast (docs/performance.md,
-// Encryption). The server's processors decide. A client with few processors, where the threads of
-// the sockets displace each other, limits the number.
+// encrypts with one processor, and 12 sockets carry 64 MB 1.7 to 1.9 times as fast as 4
+// (docs/performance.md, Encryption). The server's processors decide. A client with few processors,
+// where the threads of the sockets displace each other, limits the number.
 size_t usual_streams(bool is_server, bool encrypted) {
   constexpr size_t kLeast = 4, kPlain = 8, kEncrypted = 12;
   constexpr size_t kManyProcessors = 16, kFewProcessors = 8;
@@ -92,7 +92,8 @@ Result<std::unique_ptr<Link>> tcp::make_link(Bootstrap bootstrap, const LinkOpti
   const size_t count = bootstrap.server ? streams_of(own, peer) : streams_of(peer, own);
   if (!(bootstrap.server ? bootstrap.accept_stream : bootstrap.open_stream)) {
     return Status{Code::kInvalidArgument,
-                  "internal error: no function makes the bulk sockets of a connection over tcp"};
+                  "internal error: no function makes the bulk sockets of a connection over tcp; "
+                  "please report it"};
   }
   RCUDA_ASSIGN_OR_RETURN(std::vector<Socket> streams, make_streams(bootstrap, count, deadline));
   for (const Socket& stream : streams) tune(stream.fd(), options.peer_timeout);

@@ -29,13 +29,13 @@ constexpr size_t kBufferBytes = 128u << 10;
 constexpr size_t kBufferedPut = 16u << 10;
 // If the peer may stay silent without limit, its host counts as lost when it acknowledges nothing
 // for this time, although this side has sent data. A stopped peer is not lost: its kernel
-// acknowledges data, and answers probes of a closed window.
+// acknowledges data, and answers TCP's probes while its receive buffer is full.
 constexpr std::chrono::milliseconds kHostLost = std::chrono::seconds(60);
 // As kHostLost, for a Link with Reconnecting.
 constexpr std::chrono::milliseconds kConnectionLost = std::chrono::seconds(10);
 // How long a closing Link waits until its writes in order are sent, and then until the peer also
 // closes. Without these waits, the connection could discard the last bytes. Also the time limit for
-// sending the farewell, or the last message to a silent peer.
+// sending the farewell, or the last message to a silent peer, and for each wait of bulk_lost().
 constexpr auto kLinger = std::chrono::milliseconds(300);
 
 // A whole message fits into the receiver's buffer.
@@ -347,8 +347,8 @@ void TcpLink::announce_silence(bool silent) {
 }
 
 // Lifts the kernel's limit on unacknowledged bytes while the peer may be silent. The limit would
-// end the connection to a stopped peer, because it includes the time for which that peer's window
-// stays closed.
+// end the connection to a stopped peer, because it includes the time for which that peer's receive
+// buffer stays full.
 void TcpLink::allow_silence(bool may_be_silent) {
   if (std::exchange(peer_may_be_silent_, may_be_silent) == may_be_silent) return;
   if (peer_timeout_.count() == 0) return;

@@ -2,9 +2,9 @@
 // direction (tcp_messages.h).
 //
 // TcpSender gathers outgoing puts. For incoming puts, a thread copies small puts out of a buffer
-// that one recv() has filled, and receives large puts directly into the window. This thread never
-// sends, so full sockets on both sides do not cause a deadlock. Transfers use other sockets
-// (tcp_bulk.h).
+// that one recv() has filled, and receives large puts directly into the window. This thread sends
+// nothing while the Link works, so full sockets on both sides do not cause a deadlock. Transfers
+// use other sockets (tcp_bulk.h).
 //
 // The Link detects a dead peer by the end of the stream, a stopped peer by missing heartbeats, and
 // a lost host by unanswered probes and segments of the kernel.

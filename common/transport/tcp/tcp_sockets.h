@@ -20,7 +20,7 @@ namespace rcuda::transport {
 // `peer_timeout`: LinkOptions::peer_timeout.
 void tune(int socket, std::chrono::milliseconds peer_timeout);
 // Makes the kernel end the connection if it has unacknowledged bytes, and the peer acknowledges
-// none of them for 1.25 times `limit`. The time for which a stopped peer's receive window is closed
+// none of them for 1.25 times `limit`. The time for which a stopped peer's receive buffer is full
 // counts, too. Zero: no limit.
 void limit_unacknowledged(const Socket& socket, std::chrono::milliseconds limit);
 // recv() returns after this time without data.

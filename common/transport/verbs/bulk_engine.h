@@ -63,8 +63,8 @@ class BulkEngine {
   // are outside of it.
   Result<PutQueue::Target> place_of(RegionId region, uint64_t offset, uint64_t bytes);
 
-  // Returns true if the transfer waits for the region's announcement; expire() then has a new
-  // deadline.
+  // Returns true if the transfer waits for the region's announcement. Then call expire() again: it
+  // may return an earlier time.
   bool transfer(const TransferRequest& what, std::chrono::milliseconds patience, TransferDone done);
   // Called by the progress thread.
   void poll();

@@ -24,7 +24,7 @@ struct Address {
 // route to the peer decides. If several adapters are on the peer's network, the one nearest to the
 // GPU at `near_pci` is used (empty: no preference). RCUDA_VERBS_DEVICE names another adapter, and
 // RCUDA_VERBS_GID (an index) another address of the adapter. A wrong value is an error that names
-// the variable and the possible values. `why` receives the reason in a few words.
+// the variable and the possible values. `why` receives the reason for the choice.
 Result<Address> choose_local_address(int control_socket, const std::string& near_pci,
                                      std::string* why);
 

@@ -1,6 +1,6 @@
 // Owning handles for objects of libibverbs and librdmacm. The owner must destroy queue pairs before
-// completion queues, these before completion channels, and registrations before the protection
-// domain.
+// completion queues, completion queues before completion channels, and registrations before the
+// protection domain.
 #pragma once
 
 #include <memory>

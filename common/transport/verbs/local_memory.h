@@ -2,7 +2,7 @@
 //
 // A transfer uses the first of these that applies:
 //   - If the memory is inside a region that this side exposes: the region's registration. The CPU
-//     copies nothing (pinned client memory, staging slots of a worker, GPU memory).
+//     copies nothing (page-locked client memory, staging slots of a worker, GPU memory).
 //   - If the transfer is smaller than a threshold: none. The caller copies through its own slots.
 //   - Otherwise: a new registration, for this transfer only.
 // A refused registration is not a failure of the transfer: the slots serve any size.

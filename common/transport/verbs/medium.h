@@ -1,5 +1,5 @@
-// InfiniBand and RoCE. The Link itself is in a plug-in library (plugin.h), so that nothing links
-// against rdma-core. loader.cpp finds and loads the plug-in.
+// InfiniBand and RoCE. The Link itself is in a plug-in library (plugin.h), so that programs of
+// rcuda start without rdma-core. loader.cpp finds and loads the plug-in.
 #pragma once
 
 #include "common/transport/media.h"
@@ -7,7 +7,7 @@
 namespace rcuda::transport::verbs {
 
 // Checks that the plug-in can be loaded, and that the socket's local address belongs to an RDMA
-// device (or that RCUDA_VERBS_DEVICE names one). Otherwise returns kUnsupported with the reason.
+// device (or that RCUDA_VERBS_DEVICE names one). Otherwise returns an error with the reason.
 Status usable_by_plugin(int control_socket);
 // Returns kUnsupported with the reason if this host has no RDMA adapter, or if it limits the memory
 // that this process may lock. With such a limit, allocations of page-locked memory that work over

@@ -1,6 +1,6 @@
 // The interface between librcuda, or a worker, and the verbs plug-in. The plug-in comes from the
-// same build and is loaded with dlopen when verbs is first considered for a Link, so that nothing
-// links against rdma-core.
+// same build and is loaded with dlopen when verbs is first considered for a Link. So librcuda and
+// worker run without rdma-core.
 #pragma once
 
 #include <cstdint>
