@@ -2,9 +2,9 @@
 // client.
 //
 // During a synchronisation, a driver writes device printf to the process's stdout, and failed
-// assertions to its stderr. This class replaces both descriptors by pipes. A thread reads them, so
-// that the driver never blocks on a full pipe. drain() reads what this thread has not read yet:
-// when drain() returns, all output so far is published. The process's own messages must go
+// assertions to its stderr. This class replaces both descriptors by pipes. A thread reads the
+// pipes, so that a full pipe does not block the driver. drain() reads what this thread has not read
+// yet: when drain() returns, all output so far is published. The process's own messages must go
 // elsewhere (the log has its own file).
 // A process has at most one OutputCapture, because the descriptors belong to the process. Threads:
 // it starts a reader thread; all functions may be called from any thread. Blocking: drain() and the

@@ -87,9 +87,8 @@ CUresult serve_rcuda_stream_capture_info(const api::DriverTable& table, CUstream
   const CUgraphEdgeData* found_edges = nullptr;
   *count = 0;
   // Outputs that the application did not request are null for the driver too, so that the driver
-  // returns the same errors as locally. It returns an error for edges with data if there is no
-  // output for edge data. It also returns an error for an output of edge data without an output for
-  // dependencies.
+  // returns the same errors as locally. It refuses a null output for edge data if an edge has data,
+  // and a null output for dependencies if there is an output for edge data.
   const CUresult result = table.cuStreamGetCaptureInfo_v3(
       stream, status, id, graph, dependencies != nullptr ? &found : nullptr,
       edges != nullptr ? &found_edges : nullptr, count);

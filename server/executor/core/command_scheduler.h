@@ -63,8 +63,8 @@ class CommandScheduler {
     return may_start_with_peers(frame);
   }
   bool crowded() const { return crowded_; }
-  // The time in nanoseconds when the bandwidth limit allows the held-back command. If this time
-  // has passed, the command waits for a copy with a peer.
+  // The time in nanoseconds when the bandwidth limit allows the held-back command. If this time has
+  // passed, the command is held back because of copies with a peer.
   uint64_t due() const { return services_.pace.limits() ? services_.pace.until() : 0; }
 
   // Whether the call must be postponed, because the driver would wait for the device in it. If so,
@@ -81,8 +81,8 @@ class CommandScheduler {
                 std::function<void(std::span<const std::byte> body)> carry_out);
 
   // To be called before a command that frees memory in stream order. Makes peer workers end their
-  // mappings of the memory. The command need not wait for that: when the stream reaches the
-  // command, the copies of the memory are over.
+  // mappings of the memory. The command need not wait for the peer workers: when the stream reaches
+  // the command, the copies of the memory are over.
   void note_free_in_stream(uint16_t opcode, std::span<const std::byte> body);
 
   // To be called between two commands: makes the calls that wait until no stream is held
@@ -97,9 +97,9 @@ class CommandScheduler {
                            std::span<const std::byte> body);
   bool has_room(wire::ObjectId context);
   bool frees_pool_memory(uint16_t opcode, std::span<const std::byte> body) const;
-  // Calls `then` when no peer worker copies or maps the memory that the command frees. Calls it
-  // before this function returns if the command frees no memory in the way `how`, or if the session
-  // has no peers.
+  // Calls `then` when no peer worker copies or maps the memory that the command frees. Calls it at
+  // once if the command frees no memory in the way `how`, if the driver does not know the memory,
+  // or if the session has no peers.
   void when_released(api::Frees how, uint16_t opcode, std::span<const std::byte> body,
                      std::function<void()> then);
 

@@ -1,12 +1,12 @@
 // CopyPace: delays copies between a device and the client or another server if an allowance limits
 // their bandwidth (server/quota).
 //
-// A copy of any size starts unless earlier copies have exceeded the allowance. Otherwise the copy
-// and the commands after it wait, and the executor thread does its other work.
+// A copy of any size starts, unless earlier copies have exceeded the allowance. If they have, the
+// copy and the commands after it wait, and the executor thread does its other work.
 // Copies between the client and this server, and between two servers, count. The copies of a graph
 // count at each launch. Copies inside a server and accesses of kernels to client memory do not
-// count. Of mirrored memory (mirrors.h), only the blocks that the client sends with copy commands
-// count.
+// count. Of the bytes that keep mirrors equal (mirrors.h), only those in copy commands of the
+// client count.
 //
 // Executor thread only. Nothing blocks. Times are nanoseconds of the monotonic clock.
 #pragma once

@@ -6,13 +6,14 @@
 // word, run even if their context is invalid; then no context is current. The body is untrusted
 // input from the client. The bytes after it are read with BodyReader, which bounds every read.
 // A command that carries a completion word always signals it, with the error if there is one,
-// because a thread of the client waits for it (WatchEvent without `waits`: only if the event is not
-// recorded again before). The session's error word gets such an error only in
-// three cases: the error is sticky, the completion word is that of a staging slot that the copy
-// reads, or the command is the half of a peer copy that reports errors (wire::kPeerReports).
+// because a thread of the client waits for it. Exception: a WatchEvent without `waits` signals
+// nothing if the event is destroyed, recorded again or watched again first. The session's error
+// word gets such an error only in three cases: the error is sticky, the completion word is that of
+// a staging slot that the copy reads, or the command is the half of a peer copy that reports errors
+// (wire::kPeerReports).
 //
-// Executor thread only. No handler waits for a GPU. The following handlers wait for something else,
-// and the whole session waits with them:
+// Executor thread only. The following handlers may wait, and the whole session waits with them.
+// Only the second entry waits for a GPU:
 //   HostUnexpose           until the Link has read the bytes of this memory that it is sending (at
 //                          most 4 MB)
 //   the first use of an    until the GPU has made the copies to the client that are in progress, at

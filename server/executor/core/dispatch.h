@@ -5,8 +5,8 @@
 // opcode up in the table. The handler decodes the body with wire::Decoder, which bounds every read,
 // and resolves ids. Then it calls the driver through DriverTable, or a handwritten handler with the
 // services of its family, and encodes the outputs.
-// Executor thread only. No handler waits for a GPU: work that has to wait becomes a Completion.
-// custom.h lists the handlers that wait for something else.
+// Executor thread only. Handlers do not wait for a GPU: work that has to wait becomes a Completion.
+// custom.h lists the exceptions, and the handlers that wait for something else.
 #pragma once
 
 #include <cstdint>

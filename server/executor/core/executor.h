@@ -7,8 +7,8 @@
 // (services.h).
 //
 // Threads: everything runs on the executor thread (server/worker/session_loop.h), except where a
-// component says otherwise. That thread never waits for a GPU (one exception:
-// server/executor/peers/device_waits.h): a command that has to wait becomes a Completion.
+// component says otherwise. That thread does not wait for a GPU: a command that has to wait becomes
+// a Completion. The headers of components name the rare exceptions (such as device_waits.h).
 // Ownership: everything that `resources` points to outlives the Executor. Objects that the client
 // created belong to the driver; those left at the session's end are freed with the worker process.
 // Errors are CUresults, because they are the application's answers. HandlerResult::malformed marks

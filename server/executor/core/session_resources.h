@@ -33,8 +33,8 @@ struct SessionResources {
   int staging_file = -1;  // the memfd of the staging region; -1: it has none
   std::byte* reply_memory = nullptr;
   // GPU-written words: page-locked, after the memory for replies. `wait_marks`: for waits of the
-  // client, which maps them if it can map the staging region. `marks`: for copies to the client.
-  // Either may be empty.
+  // client. The client maps these words if it can map the staging region. `marks`: for copies to
+  // the client. Either may be empty.
   std::span<std::byte> wait_marks;
   std::span<std::byte> marks;
   std::span<std::byte> arrival_words;  // page-locked, for ArrivalGates; may be empty
@@ -59,7 +59,7 @@ inline constexpr size_t kReplyMemoryBytes =
 // 512 words, for the completion words with the lowest indexes. They suffice: a client uses the
 // completion word that it released last for its next wait, so few words are in use.
 inline constexpr size_t kWaitMarkBytes = 4096;
-inline constexpr size_t kMarkMemoryBytes = 512;   // words for 128 copies to the client at a time
+inline constexpr size_t kMarkMemoryBytes = 512;   // words for 128 streams with copies in progress
 inline constexpr size_t kArrivalWordBytes = 256;  // gates for 64 copies to the device at a time
 
 }  // namespace rcuda::server

@@ -64,7 +64,7 @@ void GraphKeeper::drop_waiting() {
   auto resources = std::make_shared<std::vector<Resource>>(std::exchange(waiting_, {}));
   // The resources are released with the last copy of this closure.
   const auto when_done = [this, resources](CUresult result) {
-    // The device cannot be queried during a capture. So the resources wait until the next call.
+    // A context cannot be queried during a capture. So the resources wait until the next call.
     if (result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) {
       std::ranges::move(*resources, std::back_inserter(waiting_));
       resources->clear();  // so that a capture in another context does not add them again

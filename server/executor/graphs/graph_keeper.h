@@ -5,8 +5,8 @@
 // worker. User objects of the driver own them. So they live as long as CUDA lets graphs use them:
 // until the graph, its clones, the graphs that contain it, the executables made from any of these,
 // and their launches have all ended. If a single node of an executable is changed, no user object
-// can own its new resource. The resource is then kept until the executable is destroyed and the
-// device is idle.
+// can own the node's new resource. The resource is then kept until the node is changed again or the
+// executable is destroyed, and after that until all contexts are idle.
 // Threads: all functions on the executor thread; user objects are destroyed on the driver's
 // threads. Nothing blocks. Errors: those of the driver.
 #pragma once
@@ -49,7 +49,8 @@ class GraphKeeper {
   void forget(CUgraphExec executable);
 
   // Retain and release a user object of the client, which the client numbers.
-  // CUDA_ERROR_INVALID_VALUE if a number to retain is in use, or a number to release is unknown.
+  // CUDA_ERROR_INVALID_VALUE if a number to retain is in use, or a number to release is unknown;
+  // CUDA_ERROR_OUT_OF_MEMORY if the driver makes no user object.
   CUresult retain_number(CUgraph graph, uint64_t number);
   CUresult release_number(CUgraph graph, uint64_t number);
 
@@ -89,11 +90,11 @@ class GraphKeeper {
   std::unordered_map<CUgraphNode, std::vector<CUgraph>> bodies_;
   std::vector<Resource> for_session_;
   std::unordered_map<CUgraphExec, std::unordered_map<CUgraphNode, Resource>> executables_;
-  // Resources to drop when the device is idle. During a capture the device cannot be queried, so
+  // Resources to drop when all contexts are idle. During a capture a context cannot be queried, so
   // the resources stay here until a later call.
   std::vector<Resource> waiting_;
-  // User objects by the client's number. Erased on a thread of the driver when the last reference
-  // is released.
+  // User objects by the client's number. A thread of the driver erases an entry when the last
+  // reference to the user object is released.
   struct Numbers {
     Mutex mutex;
     std::unordered_map<uint64_t, CUuserObject> objects RCUDA_GUARDED_BY(mutex);

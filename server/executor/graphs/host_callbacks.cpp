@@ -171,7 +171,7 @@ void HostCallbacks::await(const Ack& ack) {
   const auto acknowledged = [&] {
     return std::atomic_ref(*word).load(std::memory_order_acquire) >= ack.sequence;
   };
-  // An application may take any time; only a broken Link ends the wait.
+  // The function may take any time. Only a broken Link ends the wait early.
   while (
       link_.wait(acknowledged, std::chrono::steady_clock::now() + std::chrono::hours(1)).code() ==
       Code::kTimeout) {

@@ -5,7 +5,7 @@
 // through a trampoline. For a function of a stream, the trampoline publishes a HostCallbackEvent
 // and returns, and the stream waits at a gate (arrival_gates.h). The thread of this object opens
 // the gate when the client has run the function and written the ack word. So other host functions,
-// including those of the server's own copies, run while an application's function is running. The
+// including those of the worker's own copies, run while an application's function is running. The
 // thread handles one function at a time, as the driver does. It also publishes the event itself in
 // three cases: memory is mirrored, so its contents must be exchanged first; no ack word is free; or
 // an earlier function is not published yet. In graphs, and if the stream cannot wait at a gate or

@@ -80,8 +80,8 @@ CUresult launch_with_attributes(LaunchServices& services, const wire::LaunchBody
 
 }  // namespace
 
-// Whether the driver may load the function for this launch. It loads a function at its first launch
-// in a context, and may then wait for the device.
+// Whether the driver may load the function for this launch. The driver loads a function at its
+// first launch in a context, and may then wait for the device.
 bool launch_may_wait(LaunchServices& services, const Command& command,
                      const wire::LaunchBody& body) {
   const Object* stream =

@@ -266,8 +266,8 @@ void check_requirements(NcclServices& services, NcclBatch& batch) {
 
 }  // namespace
 
-// Returns true for the creation of a communicator or device communicator: NCCL allocates memory,
-// and the driver then waits for the device.
+// Returns true if a call creates a communicator or device communicator: NCCL then allocates memory,
+// and the driver may wait for the device. Also returns true for malformed calls.
 bool nccl_calls_may_wait(NcclServices&, const Command& command, const wire::NcclCallsBody& body) {
   BodyReader in(command.tail);
   nccl::Call call;

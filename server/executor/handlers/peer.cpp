@@ -1,5 +1,5 @@
-// Handlers of copies and event waits between this worker and the program's other workers. Each
-// command is this worker's half; the client sends the other half to the peer worker.
+// Handlers of copies and signals between this worker and the program's other workers. The client
+// sends PeerCopy to both workers, and PeerSignal to one worker with PeerAwait to the other.
 #include <algorithm>
 #include <cstring>
 #include <utility>

@@ -18,7 +18,7 @@ namespace rcuda::server {
 Result<p2p::DmaBuf> export_dma_buf(const api::DriverTable& driver, CUdeviceptr address,
                                    size_t bytes);
 
-// Whether the GPU orders an adapter's writes before the work that it begins afterwards, so that
+// Whether the GPU orders an adapter's writes before work that the GPU begins afterwards, so that
 // this work sees the written data.
 bool orders_adapter_writes(const api::DriverTable& driver, CUdevice device);
 inline constexpr char kWritesOutOfOrder[] =

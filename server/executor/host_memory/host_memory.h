@@ -3,7 +3,8 @@
 // Over shared memory the client's pages are mapped here and registered with CUDA, so both sides
 // share the memory and no bytes move. Over other media the worker has its own page-locked memory at
 // the same address, a shadow. For each copy, Transfers (transfers.h) moves the bytes over the Link.
-// Executor thread only. Blocking: expose(), for mapping and registration (15 ms for 256 MB).
+// Executor thread only. Blocking: expose(), for mapping and registration (15 ms for 256 MB);
+// unexpose(), until neither the driver nor the Link uses the memory.
 // Errors: the CUresults that a program gets: CUDA_ERROR_OUT_OF_MEMORY beyond the session's quota of
 // host memory, CUDA_ERROR_INVALID_VALUE for an address that this process already uses.
 #pragma once

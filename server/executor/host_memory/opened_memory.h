@@ -24,7 +24,7 @@ class OpenedMemory {
   // All outlive this object. Each device that can reach the memory gets access.
   OpenedMemory(Meters& meters, const std::vector<SessionDevice>& devices);
 
-  // Maps the memory of the descriptor, which is on `device`. `secret`: from the memory's name.
+  // Maps the descriptor's memory, which is on `device`. `secret`: from the memory's name.
   CUresult open(const wire::ExportNumber& secret, UniqueFd descriptor, const ExportOrigin& origin,
                 CUdevice device, CUdeviceptr* address);
   bool has(CUdeviceptr address) const { return opened_.contains(address); }

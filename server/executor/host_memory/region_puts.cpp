@@ -176,7 +176,7 @@ void RegionPuts::write_locked(const Marked& marked) {
 
 void RegionPuts::await_sent() {
   MutexLock lock(sending_mutex_);
-  if (sending_.empty()) return;  // as always after end()
+  if (sending_.empty()) return;  // always after end()
   const uint64_t last = last_sending_;
   lock.unlock();
   link_.flush();  // the client may delay these writes until it has all earlier puts

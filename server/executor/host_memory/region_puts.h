@@ -6,8 +6,8 @@
 // each `x.item()` of PyTorch, for instance. Instead, put_when_reached() queues a word write by the
 // GPU after the copy, and the stream goes on. Once the GPU has written the word, the bytes of the
 // copy are sent before any other put: each put of the Link calls deliver() (Link::before_puts()),
-// on any thread, and so does the executor. So when a thread of the client learns that a stream has
-// passed the copy, the client has the bytes.
+// on any thread. So when a thread of the client learns that a stream has passed the copy, the
+// client has the bytes.
 //
 // All copies of a stream share one GPU-written word: after each copy, the GPU writes the copy's
 // number (its ticket) to it. So a stream with hundreds of waiting copies leaves words to other
@@ -75,7 +75,7 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
 
   // Sends the bytes now. Returns false if they must be written with an acknowledgement.
   bool put(transport::RegionId region, uint64_t offset, transport::Bytes bytes);
-  // Whether the size of a copy allows put_when_reached() to send it now.
+  // Whether put_when_reached() accepts a copy of this size at present.
   bool takes(uint64_t bytes) const;
   // Puts the bytes when the stream has reached this point. Their memory must stay until they are
   // sent. Returns false and queues nothing if the bytes must be sent in another way. Example: the

@@ -146,8 +146,8 @@ struct Transfers::HostWork {
   std::shared_ptr<RegionPuts> puts;  // null: sends no bytes of earlier copies
 };
 
-// The work that is queued in the driver. The driver does not run all work of a context that is
-// reset. Work that it has not run stays here until the process ends, because the worker cannot know
+// The work that is queued in the driver. If a context is reset, the driver may never run some of
+// the context's work. Such work stays here until the process ends, because the worker cannot know
 // whether the driver will still run it.
 struct Transfers::QueuedWork {
   Mutex mutex;

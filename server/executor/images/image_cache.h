@@ -3,8 +3,7 @@
 // The files are in a FileCache, and are mapped while they are used. The folder must belong to the
 // user of the process, and no other user may write to it, because the driver loads images from its
 // files (server/worker/user_folders.h). Without a folder, images are kept in memory for their
-// session. Threads: any; sessions share one object. Blocking: find() and insert(), for the file
-// system.
+// session. Threads: any. Blocking: find() and insert(), for the file system.
 #pragma once
 
 #include <array>
@@ -41,7 +40,8 @@ class ImageCache {
 
   // Returns nullptr if the image is not on disk.
   ImagePointer find(const Sha256& hash, uint64_t image_bytes);
-  // kInvalidArgument if the bytes do not have that hash.
+  // kInvalidArgument if the bytes do not have that hash; kOutOfMemory if there is no memory for an
+  // image without a file.
   Result<ImagePointer> insert(const Sha256& hash, std::span<const std::byte> bytes);
 
  private:

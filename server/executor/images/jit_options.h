@@ -1,5 +1,6 @@
-// JitOptions: options of cuModuleLoadDataEx, cuLibraryLoadData and cuLinkCreate in the driver's
-// form. The driver keeps pointers into the JitOptions of a cuLinkCreate until cuLinkDestroy.
+// JitOptions: options of cuModuleLoadDataEx, cuLibraryLoadData, cuLinkCreate and cuLinkAddData in
+// the driver's form. The driver keeps pointers into the JitOptions of a cuLinkCreate until
+// cuLinkDestroy.
 // Executor thread only. Nothing blocks.
 #pragma once
 

@@ -1,5 +1,6 @@
-// Overrides of a metered driver for memory: its sizes, free memory, pools and memory that is freed
-// in stream order, physical memory, memory of other processes, and graphs.
+// Overrides of a metered driver for the query of free memory, allocations and frees in stream
+// order, physical memory, memory of other processes, and graphs. Also computes the sizes of pitched
+// memory and arrays.
 #include <algorithm>
 #include <cstdint>
 

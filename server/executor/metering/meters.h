@@ -4,9 +4,9 @@
 // above the session's limit is lowered to this limit; the driver does the same with its own limit.
 // Most overrides are rows of api/table/driver_overrides.toml, the others are in metered_*.cpp.
 //
-// The program's calls go through table(). The worker's own memory comes from the plain table, and
-// is not counted. Without a limit on the session's memory, contexts and the variables of modules
-// are not counted, and memory freed in stream order counts as free at once.
+// The program's calls go through table(). Memory that the worker allocates with the plain table is
+// not counted. Without a limit on the session's memory, contexts and the variables of modules are
+// not counted, and memory freed in stream order counts as free at once.
 //
 // Only one session with a limit may exist in a process at a time (api/driver_decorator.h). That
 // suffices, because a worker serves one session. Executor thread only. Blocking: as the driver's

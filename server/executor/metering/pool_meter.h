@@ -7,8 +7,9 @@
 // destruction until the pool is empty. Without limits the pool is destroyed immediately, and its
 // memory counts as free.
 //
-// Executor thread only. Blocking: trim() and destroy(), as the driver. Errors: if the driver does
-// not report a pool's size, the booking stays as it is.
+// Executor thread only. Blocking: trim() and destroy(), as the driver; may_hold() and
+// book_growth(), as MemoryMeter::take(). Errors: if the driver does not report a pool's size, the
+// booking stays as it is.
 #pragma once
 
 #include <cstdint>

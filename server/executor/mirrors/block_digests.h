@@ -7,8 +7,9 @@
 // always changes the digest of its block. Other changes go unnoticed with a probability of 2^-128.
 // Digests and results are in page-locked memory of this process, which kernels of all contexts
 // reach. Each block takes 17 bytes, which count as host memory of the session.
-// Executor thread only. Nothing blocks, except that make() may allocate and load the kernel. The
-// caller must not destroy a BlockDigests while its kernels may be running. Errors: the driver's.
+// Executor thread only. Nothing blocks, with two exceptions: make() may allocate memory, and the
+// first use in a context loads the kernel. The caller must not destroy a BlockDigests while its
+// kernels may be running in other streams than the fetch stream. Errors: the driver's.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,7 @@ namespace rcuda::server {
 namespace {
 
 constexpr uint64_t kMostBytes = 1ull << 40;
-// The bytes of one transfer of a large fetch, or back from the client after a host function.
+// The most bytes of one transfer: of a large fetch, or of a Loan's bytes back from the client.
 constexpr size_t kPieceBytes = 1 << 20;
 // The most patches of a mirror that are kept during a Loan. The client may send patches after the
 // end of the host function, and they may arrive before the Loan takes back the function's bytes.

@@ -6,9 +6,9 @@
 // the bytes that the function writes. This exchange is a Loan: before the host function, the bytes
 // of all mirrors go to regions of the client, which merges them. Afterwards they come back, and the
 // worker takes over only the bytes that the client changed.
-// Threads: a Loan on the driver's threads, covers() and any() on any thread, everything else on the
-// executor thread. Blocking: remove() and patch(), while another thread copies the mirror's bytes;
-// a Loan, during its transfers over the Link.
+// Threads: a Loan on the threads that run host functions (host_callbacks.h), covers() and any() on
+// any thread, everything else on the executor thread. Blocking: remove() and patch(), while another
+// thread copies the mirror's bytes; a Loan, during its transfers over the Link.
 // Errors: the CUresults that a program gets. A Loan skips mirrors whose transfer failed. Without
 // memory for copies of the mirrors' bytes, it closes the Link, which ends the session.
 #pragma once

@@ -1,5 +1,5 @@
-// MovableMemory: device memory that the worker itself can move to the host and back, under fixed
-// addresses (docs/parking.md).
+// MovableMemory: device memory that the worker itself can move to the host and back without a
+// change of its addresses (docs/parking.md).
 //
 // cuMemAlloc of 2 MiB and more becomes a reservation of addresses, physical memory, and a mapping.
 // Physical memory that the program creates (cuMemCreate) moves, too. park() copies the physical
@@ -166,7 +166,8 @@ class MovableMemory {
   std::vector<std::shared_ptr<Physical>> movable() const;
   CUresult map_scratch(Moved* moved);
   void unmap_scratch(const Moved& moved);
-  // Finds, or maps, an address of each piece of memory for the copy.
+  // Chooses the address at which each piece of memory is copied: that of a mapping of the program,
+  // or that of a mapping for the copy only.
   CUresult find_places(const std::vector<std::shared_ptr<Physical>>& all,
                        std::vector<Moved>* moved);
   std::vector<HostCopy::Piece> pieces_of(const std::vector<Moved>& moved) const;

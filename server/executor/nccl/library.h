@@ -1,7 +1,7 @@
 // The server's NCCL: finds the library and loads its functions.
 //
-// A process loads it once and never unloads it: its threads run until the process ends. Threads:
-// any. Blocking: load_nccl() while the loader reads the library (some 100 ms).
+// A process loads NCCL once and never unloads it, because NCCL's threads run until the process
+// ends. Threads: any. Blocking: load_nccl() while the loader reads the library (some 100 ms).
 #pragma once
 
 #include <string>

@@ -120,8 +120,9 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   // From now on pauses need no grant. The thread that grants pauses calls this before it waits for
   // the engine's end, and must not call enter() afterwards.
   void grant_by_itself();
-  // To be called before the program's context is destroyed, with all its streams and events. If
-  // places wait in the context, blocks until all its work is done, as the driver would do next.
+  // To be called before a context of the program is destroyed, with its streams and events. If
+  // places wait in the context, blocks until all work of the context is done, as the driver would
+  // do next.
   void forget_context(CUcontext context);
 
  private:

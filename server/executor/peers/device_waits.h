@@ -35,8 +35,8 @@ class DeviceWaits {
     // If set: called when the work is done, before `run`. It must call its argument, at once or
     // later: `run` waits for that call.
     std::function<void(Action)> before;
-    // Makes the call. Runs in a job (Jobs), never in the handler of another command, because that
-    // command's context and reply must not change. The context need not be current, and may have
+    // Makes the call. Runs between two commands, never in the handler of another command, because
+    // that command's context and reply must not change. `context` need not be current, and may have
     // ended.
     Action run;
   };

@@ -134,7 +134,7 @@ class PeerHub {
     if (!engine_) return done();
     engine_->release_memory({base, bytes, std::move(done)});
   }
-  // Ends all copies with an error, and the engine. After that no memory counts as in use.
+  // Ends the engine, and all copies with an error. After that no memory counts as in use.
   void shut();
 
  private:

@@ -1,4 +1,4 @@
-// PeerMemory: checks that a peer copy reads or writes only device memory of the program here.
+// PeerMemory: checks that this worker's half of a peer copy uses device memory of the program.
 //
 // Executor thread only. Nothing blocks.
 #pragma once

@@ -6,7 +6,9 @@
 // more, kUnavailable if it is still being made. With encryption, a TLS handshake with a key for
 // this attempt follows.
 //
-// Threads: any. Blocking: the functions of Reconnecting, as link.h says. Errors: none.
+// Threads: any. Blocking: Reconnecting::next, while it waits for the connection. Its errors:
+// kNotFound if the Link has ended, kTimeout, and those of the connection. accept() closes
+// connections that it refuses.
 #pragma once
 
 #include <array>

@@ -22,7 +22,7 @@ struct PeerSettings {
   std::chrono::milliseconds handshake_timeout{10'000};
   std::chrono::milliseconds reconnect{0};  // how long a connection to another worker may be lost
   std::chrono::nanoseconds spin{0};        // EngineOptions::spin
-  // bulk_streams and near_pci are those of every Link of the session, the client's included.
+  // bulk_streams and near_pci are those of every Link of the session, including the client's Link.
   transport::LinkOptions link;
 };
 

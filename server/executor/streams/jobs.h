@@ -1,7 +1,7 @@
 // Jobs: lets other threads run functions on the executor thread, between two commands.
 //
-// Threads: post() and any() from any thread, run() on the executor thread. Nothing blocks. Jobs
-// that were not run when the session ends are dropped.
+// Threads: post(), wake() and any() from any thread, run() on the executor thread. Nothing blocks.
+// Jobs that were not run when the session ends are dropped.
 #pragma once
 
 #include <atomic>

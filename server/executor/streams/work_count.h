@@ -11,7 +11,7 @@ class WorkCount {
  public:
   // To be called when work may have been queued in some stream, or memory may have been freed.
   void note() { ++work_; }
-  // To be called when a peer copy that holds a stream was queued. Returns whether the previously
+  // To be called before a peer copy that holds a stream is queued. Returns whether the previously
   // counted work was a peer copy that holds the same stream.
   bool note_hold(uint64_t stream_key) {
     const bool follows = held_at_ == work_ && held_key_ == stream_key;
