@@ -43,9 +43,9 @@ CUresult locate_rows(const Extent& extent, Side promised, wire::CopyShapeSide* s
 
 // The stream in which a copy runs, on the worker that owns the device memory. stream_at() finds it.
 // `handle`: the stream in which the application issued the copy. `owner`: the context that owns
-// the device memory; nullopt: the copy has no device memory. If `handle` is a stream of another
-// session, stream_at() waits for that stream, and the copy runs in the owner's default stream.
-// Otherwise stream_at() blocks while the queue of the stream is full.
+// the device memory; nullopt: the copy has no device memory. stream_at() blocks while the queue of
+// the stream is full. If `handle` is a stream of another session, stream_at() also waits for that
+// stream, and the copy runs in the owner's default stream.
 struct CopyStream {
   StreamRoute route;
   bool is_elsewhere = false;  // the copy was issued in another session's stream
