@@ -83,7 +83,7 @@ wire::CopyBody body_of(const LinearCopy& copy, const CopyStream& stream,
   return body;
 }
 
-// Sends the copy and waits for the worker's answer, so that this call returns a refusal.
+// Sends the copy and waits for the worker's answer, so that this call returns the driver's error.
 CUresult ask_to_copy(const CopyStream& stream, const wire::CopyBody& body) {
   return stream.route.session->call(stream.route, body);
 }

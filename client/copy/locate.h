@@ -53,7 +53,7 @@ struct CopyStream {
 CudaResult<CopyStream> stream_at(const std::optional<Route>& owner, CUstream handle);
 
 // Whether the memory belongs to a pool of another device than the stream's. The driver then checks
-// the access rights of the pool, so the caller waits for the answer and returns a refusal.
+// the access rights of the pool, so the caller waits for the answer and returns the driver's error.
 inline bool needs_access(const Location& location, const CopyStream& stream) {
   return location.of_pool && location.owner->device != stream.route.device;
 }

@@ -126,8 +126,8 @@ class Halves {
     in_.sequence = word.sequence;
     const CUresult sent = send(*out_route_, out_);
     if (source_.lost()) return kSessionLost;
-    // Send the second half even if the first was refused (with RCUDA_SYNC, send() returns a
-    // refusal): the second half then ends with the same error.
+    // Send the second half even if the worker refused the first (with RCUDA_SYNC, send() returns
+    // this error): the second half then ends with the same error.
     const CUresult received = send(*in_route_, in_);
     posted_ = true;
     return either(sent, received);

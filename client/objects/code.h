@@ -70,7 +70,7 @@ struct FunctionInfo {
   std::map<std::string, int> active_clusters RCUDA_GUARDED_BY(occupancy_mutex);
 
   // Pairs of launch attributes and launch shape that the driver has accepted. Any other launch with
-  // attributes waits for the worker's answer, so that the call returns a refusal.
+  // attributes waits for the worker's answer, so that the call returns the driver's error.
   Mutex launches_mutex;
   std::set<std::string> accepted_launches RCUDA_GUARDED_BY(launches_mutex);  // their keys
 
@@ -101,7 +101,7 @@ struct Function : Object {
 
   // Null for a function that the worker has named and whose data the client has not queried yet.
   std::unique_ptr<FunctionInfo> info;
-  const Kernel* kernel = nullptr;  // of a library kernel's function; otherwise null
+  const Kernel* kernel = nullptr;  // the kernel of a library's function; null for cuModuleLoad*
 };
 
 // A module of cuModuleLoad* keeps its functions by name, because a driver returns the same handle
