@@ -25,9 +25,9 @@ struct Location {
   size_t bytes = 0;
 };
 
-// Fills *location, which must be new. Returns CUDA_ERROR_INVALID_VALUE if the range exceeds its
-// allocation, or is not the kind of memory that `side` promises. The range may exceed a mapping of
-// cuMemMap, because adjacent mappings may follow.
+// Fills *location, which must be default-constructed. Returns CUDA_ERROR_INVALID_VALUE if the range
+// exceeds its allocation, or is not the kind of memory that `side` promises. The range may exceed a
+// mapping of cuMemMap, because adjacent mappings may follow.
 CUresult locate(uint64_t address, size_t bytes, Side side, Location* location);
 
 // The extent of a 2D or 3D copy: bytes per row, rows per slice, and slices.
