@@ -9,8 +9,8 @@
 
 namespace rcuda::client {
 
-// Returns the route of a call whose worker is chosen by this handle: the worker that has the
-// object. Libraries and kernels belong to no context and session, so for them returns any_route().
+// Returns the route to the worker that has the handle's object. Libraries and kernels belong to no
+// context and session, so for them returns any_route().
 CudaResult<Route> find_handle_route(const void* handle, wire::Kind kind);
 // Translates a handle into its id for a command of this route. Null becomes id 0. Not for streams,
 // which have find_stream_route(). A library has an id per session, a kernel an id per device. A

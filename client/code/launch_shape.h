@@ -1,5 +1,5 @@
-// The checks of a launch's shape that a driver makes in the call, and the values of launch
-// attributes.
+// Checks the shape of a launch, as a driver does before the launch call returns. Also returns the
+// values of launch attributes.
 //
 // Any thread; nothing blocks.
 #pragma once

@@ -52,9 +52,10 @@ bool source_is_settled(uint64_t source, size_t bytes) {
   return !Timeline::may_write(memory_of_copy(source, bytes)) && mirrored_in(source, bytes).empty();
 }
 
-// Sends the source of a copy to the device as soon as a stream of another server has written it, if
-// the copy's stream waits for that stream (reached_places.h). Returns the immediate of the writes,
-// or 0 if nothing is sent.
+// For a copy to the device whose source a stream of another server writes: if the copy's stream
+// waits for that stream, sends the source as soon as it is written
+// (client/session/reached_places.h). Returns the first immediate of the writes, or 0 if nothing is
+// sent.
 uint32_t send_when_written(const Route& route, uint64_t source, size_t bytes) {
   if (!route.timeline || !mirrored_in(source, bytes).empty()) return 0;
   const std::shared_ptr<ReachedPlace> place =
@@ -82,7 +83,7 @@ wire::CopyBody body_of(const LinearCopy& copy, const CopyStream& stream,
   return body;
 }
 
-// Sends the copy and waits for the worker's answer, so that this call returns a refusal.
+// Sends the copy and waits for the worker's answer, so that this call returns the driver's error.
 CUresult ask_to_copy(const CopyStream& stream, const wire::CopyBody& body) {
   return stream.route.session->call(stream.route, body);
 }
@@ -149,8 +150,9 @@ CUresult copy_to_pageable(const CopyStream& stream, void* destination, CUdevicep
   return result == CUDA_SUCCESS ? wait.finish() : result;
 }
 
-// Adds the copy to the graph that the stream captures. Waits for the worker's answer: if the worker
-// refuses the copy, the stand-ins are removed.
+// Adds the copy to the graph that the stream captures, with stand-ins for pageable memory
+// (stand_in.h). Waits for the worker's answer: if the worker refuses the copy, the stand-ins are
+// removed.
 CUresult capture_copy(const LinearCopy& copy, const Location& destination, const Location& source,
                       const CopyStream& stream) {
   Session& session = *stream.route.session;

@@ -25,9 +25,9 @@ struct Location {
   size_t bytes = 0;
 };
 
-// Fills *location, which must be new. Returns CUDA_ERROR_INVALID_VALUE if the range exceeds its
-// allocation, or is not the kind of memory that `side` promises. The range may exceed a mapping of
-// cuMemMap, because adjacent mappings may follow.
+// Fills *location, which must be default-constructed. Returns CUDA_ERROR_INVALID_VALUE if the range
+// exceeds its allocation, or is not the kind of memory that `side` promises. The range may exceed a
+// mapping of cuMemMap, because adjacent mappings may follow.
 CUresult locate(uint64_t address, size_t bytes, Side side, Location* location);
 
 // The extent of a 2D or 3D copy: bytes per row, rows per slice, and slices.
@@ -43,9 +43,9 @@ CUresult locate_rows(const Extent& extent, Side promised, wire::CopyShapeSide* s
 
 // The stream in which a copy runs, on the worker that owns the device memory. stream_at() finds it.
 // `handle`: the stream in which the application issued the copy. `owner`: the context that owns
-// the device memory; nullopt: the copy has no device memory. If `handle` is a stream of another
-// session, stream_at() waits for that stream, and the copy runs in the owner's default stream.
-// Otherwise stream_at() blocks while the queue of the stream is full.
+// the device memory; nullopt: the copy has no device memory. stream_at() blocks while the queue of
+// the stream is full. If `handle` is a stream of another session, stream_at() also waits for that
+// stream, and the copy runs in the owner's default stream.
 struct CopyStream {
   StreamRoute route;
   bool is_elsewhere = false;  // the copy was issued in another session's stream
@@ -53,7 +53,7 @@ struct CopyStream {
 CudaResult<CopyStream> stream_at(const std::optional<Route>& owner, CUstream handle);
 
 // Whether the memory belongs to a pool of another device than the stream's. The driver then checks
-// the access rights of the pool, so the caller waits for the answer and returns a refusal.
+// the access rights of the pool, so the caller waits for the answer and returns the driver's error.
 inline bool needs_access(const Location& location, const CopyStream& stream) {
   return location.of_pool && location.owner->device != stream.route.device;
 }

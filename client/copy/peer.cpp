@@ -126,8 +126,8 @@ class Halves {
     in_.sequence = word.sequence;
     const CUresult sent = send(*out_route_, out_);
     if (source_.lost()) return kSessionLost;
-    // Send the second half even if the first was refused (with RCUDA_SYNC, send() returns a
-    // refusal): the second half then ends with the same error.
+    // Send the second half even if the worker refused the first (with RCUDA_SYNC, send() returns
+    // this error): the second half then ends with the same error.
     const CUresult received = send(*in_route_, in_);
     posted_ = true;
     return either(sent, received);
@@ -176,9 +176,9 @@ CUresult signal_then_await(const Earlier& earlier, const StreamRoute& later) {
   return either(signalled, awaited);
 }
 
-// If copies before the event write page-locked memory, lets the client send the source of later
-// copies in the stream `later` as soon as the event's stream has reached the event
-// (reached_places.h).
+// If copies before the event write page-locked memory, copies in the stream `later` may read this
+// memory. The client then sends it as soon as the event's stream has reached the event
+// (client/session/reached_places.h).
 void follow_writes(const StreamRoute& later, Event& event) {
   const transport::MediumTraits& traits = later.session->traits();
   if (!later.timeline || traits.shares_pages || !traits.copies_by_cpu) return;

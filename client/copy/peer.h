@@ -3,9 +3,10 @@
 // (p2p/engine/engine.h).
 //
 // Threads: any. Blocking: a synchronous copy and copy_between_servers_now() block until the copy
-// has ended; every call blocks while the stream's queue or a command ring is full. A copy is
-// ordered in the stream in which it is issued, whichever server owns that stream. A synchronous
-// copy in the default stream is also ordered in the default streams of both devices.
+// has ended; every call blocks while the stream's queue or a command ring is full, and until parked
+// sessions are awake (client/process/peers.h). A copy is ordered in the stream in which it is
+// issued, whichever server owns that stream. A synchronous copy in the default stream is also
+// ordered in the default streams of both devices.
 #pragma once
 
 #include <cstdint>

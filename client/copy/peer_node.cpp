@@ -17,8 +17,8 @@ struct NodeSide {
   std::optional<PeerSide> memory;  // device memory
 };
 
-// Describes one side of the copy. `shape`: its address (not used for an array), pitch, height and
-// position.
+// Describes one side of the copy. `shape`: the side's address (not used for an array), pitch,
+// height and position.
 CUresult find_side(CUmemorytype type, CUarray array, const Extent& extent,
                    wire::CopyShapeSide shape, NodeSide* side) {
   if (type == CU_MEMORYTYPE_ARRAY) {

@@ -1,4 +1,4 @@
-// Copy nodes of graphs whose two sides are device memory of different servers.
+// Graph nodes for copies between device memory of different servers.
 //
 // No driver can address both memories, so in the worker such a node is a host node. At each launch,
 // its function in this process makes the two workers copy, and the node waits for them. Captured

@@ -352,7 +352,7 @@ CUresult copy_addressed(const ShapeSide& destination, const ShapeSide& source, c
   }
   const HostWrite writing(destination.home == Home::kDevice ? nullptr : route.timeline);
   // Except in a peer copy, the driver decides whether the stream may copy another device's memory.
-  // The client waits for the answer, so that this call returns a refusal.
+  // The client waits for the answer, so that this call returns the driver's error.
   const auto foreign = [&](const ShapeSide& side) {
     return side.home == Home::kDevice && side.wire.context == 0 &&
            side.owner->device != route.device;

@@ -1,8 +1,8 @@
 // Pageable memory in graphs.
 //
-// At every launch, a graph's copy reads or writes host memory when the copy executes. The worker
-// cannot reach pageable memory, so page-locked memory of this library replaces it: the stand-in.
-// The graph's copy in the worker uses the stand-in, and a callback of this process moves the bytes
+// A copy in a graph reads or writes host memory each time the copy executes. The worker cannot
+// reach pageable memory, so page-locked memory of this library replaces it: the stand-in. The
+// graph's copy in the worker uses the stand-in, and a callback of this process moves the bytes
 // directly before or after the copy (server/executor/graphs/graph_copies.h). Graphs and their
 // executables own the stand-ins that they use; a stand-in ends with its last owner.
 // Threads: any. Blocking: a round trip for each stand-in.

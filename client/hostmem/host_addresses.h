@@ -1,4 +1,5 @@
-// HostAddresses: assigns addresses of the host range to page-locked memory.
+// HostAddresses: assigns addresses of the host range (common/wire/address_ranges.h) to page-locked
+// memory.
 //
 // Where pages are not shared, memory is mirrored after its address appears in a kernel's parameters
 // (host_memory.h). From that time on, launches and waits search all of it for changes. But

@@ -426,10 +426,10 @@ CUresult check_pinning(const std::vector<MappedPart>& parts, uint64_t first, siz
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-// Makes a new run usable by every worker. Its pages move onto a memfd, which workers of this
-// machine map. Pages that a file, another process or another driver also uses cannot move. Every
-// worker then has its own pages, and the memory is mirrored. `all`: the mappings of the run, and
-// perhaps others.
+// Makes a new run (registered_pages.h) usable by every worker. Its pages move onto a memfd, which
+// workers of this machine map. Pages that a file, another process or another driver also uses
+// cannot move. Every worker then has its own pages, and the memory is mirrored. `all`: the mappings
+// of the run, and perhaps others.
 CUresult make_run(const Route& route, unsigned flags, const std::vector<MappedPart>& all,
                   PageRun* run) {
   void* const pages = reinterpret_cast<void*>(run->first);

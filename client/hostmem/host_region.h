@@ -23,8 +23,8 @@ struct HostRegion {
   Exposures exposed;
 };
 
-// Implemented in host_memory.cpp. The memory is zero. Also returns CUDA_ERROR_OUT_OF_MEMORY if the
-// host range has no free addresses.
+// Implemented in host_memory.cpp. The memory is zero. CUDA_ERROR_OUT_OF_MEMORY may also mean that
+// the host range has no free addresses.
 CUresult make_region(const Route& route, size_t bytes, HostRegion* region);
 // Waits for the device, then unmaps the region. The caller must not use the memory any more.
 void end_region(const HostRegion& region, const Route& route);

@@ -19,7 +19,8 @@ namespace rcuda::client {
 inline constexpr size_t kMostSmallBytes = 32u << 10;
 
 // Sets *memory to a zeroed piece of a mirrored region, or to null if the caller must make a region
-// for this allocation alone: where pages are shared, or if it is large.
+// for this allocation alone: if all workers share pages with the client, or if the allocation has
+// more than kMostSmallBytes.
 CUresult take_small(const Route& route, size_t bytes, void** memory);
 // Returns false if `memory` is not a piece. The caller then ends the allocation's region.
 bool give_back_small(const Route& route, void* memory, size_t bytes);

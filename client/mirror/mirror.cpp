@@ -178,7 +178,7 @@ CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_
   mirror->known = {static_cast<std::byte*>(known), UnmapPages{bytes}};
   bool fetched = false;
   if (CUresult result = introduce(*mirror, &fetched); result != CUDA_SUCCESS) {
-    RCUDA_WARN("%s of memory at %p cannot be mirrored with %s: CUDA error %d",
+    RCUDA_WARN("%s of memory at %p cannot be mirrored on %s (docs/differences.md): CUDA error %d",
                exact_bytes_text(bytes).c_str(), static_cast<void*>(address), session.name().c_str(),
                static_cast<int>(result));
     return result;

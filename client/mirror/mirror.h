@@ -48,7 +48,7 @@ namespace rcuda::client {
 void mirror(Session& session, wire::ObjectId context, void* address, size_t bytes,
             MirrorUse use = MirrorUse::kAny);
 // Mirrors a managed variable at the worker's address, after opening its pages in the session's
-// windows. An address outside of the windows ends the session (kSessionLost).
+// address windows. An address outside of these windows ends the session (kSessionLost).
 CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes);
 // Like mirror_at(), for whole pages of managed memory that the worker has just allocated. Returns
 // CUDA_ERROR_NOT_SUPPORTED in three cases: the address is not a multiple of this process's

@@ -111,7 +111,7 @@ uint64_t note_patch(Mirror& mirror, const Run& run, const std::byte* content, co
     wire::copy_marked(mirror.known.get() + piece.at, content + at, piece.bytes, mask + at / 8);
   });
   SentBytes sent = sent_bytes(mirror.patches + 1, run, mask);
-  if (sent.run.bytes == 0) return mirror.patches;  // equal to the old bytes again
+  if (sent.run.bytes == 0) return mirror.patches;  // no byte differs any more
   ++mirror.patches;
   mirror.recent_bytes += bytes_of(sent);
   mirror.recent.push_back(std::move(sent));

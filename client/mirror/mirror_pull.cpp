@@ -244,8 +244,8 @@ void free_fetched(Mirror& mirror) RCUDA_REQUIRES(pull_mutex) {
 bool take_over(Pull& pull, bool last) RCUDA_REQUIRES(pull_mutex) {
   Mirror& mirror = *pull.mirror;
   MutexLock lock(mirrors_mutex);
-  // The mirror has ended, because another thread frees the memory. The worker may already have
-  // dropped the mirror and refused the fetch, so a failure is not an error.
+  // If another thread has ended the mirror, the worker may already have dropped the mirror and
+  // refused the fetch, so a failure is not an error.
   if (mirror.is(MirrorStage::kEnded) && pull.result != kSessionLost) {
     pull.result = CUDA_SUCCESS;
     return true;
@@ -255,7 +255,7 @@ bool take_over(Pull& pull, bool last) RCUDA_REQUIRES(pull_mutex) {
   if (failed) return true;
   const bool any = pull.news ? !pull.news->runs.empty() : !mirror.unfetched.empty();
   const bool outdated = is_outdated(mirror, pull.state);
-  // Another exchange took place during the call, so the fetched bytes may be older than the
+  // If another exchange took place during the call, the fetched bytes may be older than the
   // client's.
   if (any && (mirror.version != pull.version || outdated) && !last) {
     pull.news.reset();
@@ -306,7 +306,7 @@ std::vector<CUresult> pull(const std::vector<std::shared_ptr<Mirror>>& mirrors,
     news = {asked + 1, news.end()};  // news and pulls have the same order
   }
   // The number of attempts is limited: a stream whose work never ends must not block the caller
-  // indefinitely. The bytes of the last attempt are used unless they lack a confirmed patch.
+  // indefinitely. The bytes of the last attempt are used unless they are outdated (is_outdated()).
   constexpr int kAttempts = 4;
   for (int attempt = 0; !due.empty(); ++attempt) {
     fetch_changes(due);

@@ -40,7 +40,7 @@ std::string variables_of_program() {
   return all;
 }
 
-// What the program has passed to ncclSetEncryption().
+// The arguments of ncclSetEncryption().
 struct Encryption {
   bool is_set = false;
   std::string psk;  // empty: the mode is EncryptionConfig::kNone

@@ -21,6 +21,7 @@ int result_of(CUresult error);
 Status open_library(bool again = false);
 // Returns the lowest version of the servers' libraries; 0 before open_library() has succeeded.
 int library_version();
+// Returns the version of the session's library. Call it after open_library() has succeeded.
 int library_version(const Session& session);
 // Whether any operation of the session's NCCL may wait for other ranks, even on existing
 // connections: some versions connect ranks at the first use of an algorithm, or make ranks wait for

@@ -26,8 +26,9 @@ void* load_own() {
   return ::dlopen((folder + "/libcuda.so.1").c_str(), RTLD_NOW | RTLD_GLOBAL);
 }
 
-// Returns the symbol of the client library. A libcuda.so.1 that the program has already loaded is
-// this library. Returns null if the library cannot be loaded; the first call reports that.
+// Returns the symbol of the client library. If the program has already loaded a libcuda.so.1, that
+// is the client library. Returns null if the client library cannot be loaded or lacks the symbol;
+// the first call reports that.
 void* find_in_client(const char* name) {
   const auto find_in = [name](void* library) { return library ? ::dlsym(library, name) : nullptr; };
   void* found = ::dlsym(RTLD_DEFAULT, name);

@@ -104,14 +104,14 @@ extern "C" {
 // The symbol shows a server that it has loaded this library instead of the driver's.
 extern const char nvml_of_rcuda = 1;
 
-// Does not query servers: a program may only test whether NVML exists, without using a GPU.
+// Does not query servers: some programs only test whether NVML exists, and use no GPU.
 nvmlReturn_t nvmlInit_v2() {
   users.fetch_add(1);
   return NVML_SUCCESS;
 }
 nvmlReturn_t nvmlInit() { return nvmlInit_v2(); }
-// The only published flags allow missing GPUs. They can be ignored, because rcuda's nvmlInit_v2
-// succeeds without GPUs.
+// Ignores the published flags, NVML_INIT_FLAG_NO_GPUS and NVML_INIT_FLAG_NO_ATTACH: rcuda's
+// nvmlInit_v2 succeeds without GPUs and attaches none.
 nvmlReturn_t nvmlInitWithFlags(unsigned) { return nvmlInit_v2(); }
 
 nvmlReturn_t nvmlShutdown() {

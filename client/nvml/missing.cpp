@@ -18,7 +18,7 @@ nvmlReturn_t answer(nvmlReturn_t otherwise) {
 
 nvmlReturn_t unpublished_function() { return answer(NVML_ERROR_NOT_SUPPORTED); }
 
-// Laid out as NVML's table: its size in bytes, then its functions. The table of 580 has 269
+// Laid out as NVML's table: its size in bytes, then its functions. The table of driver 580 has 269
 // functions.
 struct UnpublishedTable {
   UnpublishedTable() {

@@ -53,7 +53,7 @@ const char* variable(const char* name) { return ::secure_getenv(name); }
 }  // namespace
 
 Pool& Pool::get() {
-  static auto* pool = new Pool;  // programs may call until they exit
+  static auto* pool = new Pool;  // never deleted: programs may call until they exit
   return *pool;
 }
 

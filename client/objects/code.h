@@ -69,9 +69,8 @@ struct FunctionInfo {
   // Earlier answers of cuOccupancyMaxActiveClusters, by the bytes of the query.
   std::map<std::string, int> active_clusters RCUDA_GUARDED_BY(occupancy_mutex);
 
-  // Launch attributes that the driver has accepted, with the launch shapes that it checks them
-  // against. A launch with other attributes waits for the worker's answer, so that the call returns
-  // a refusal.
+  // Pairs of launch attributes and launch shape that the driver has accepted. Any other launch with
+  // attributes waits for the worker's answer, so that the call returns the driver's error.
   Mutex launches_mutex;
   std::set<std::string> accepted_launches RCUDA_GUARDED_BY(launches_mutex);  // their keys
 
@@ -102,12 +101,12 @@ struct Function : Object {
 
   // Null for a function that the worker has named and whose data the client has not queried yet.
   std::unique_ptr<FunctionInfo> info;
-  const Kernel* kernel = nullptr;  // of a library kernel's function; otherwise null
+  const Kernel* kernel = nullptr;  // the kernel of a library's function; null for cuModuleLoad*
 };
 
 // A module of cuModuleLoad* keeps its functions by name, because a driver returns the same handle
 // for each lookup of a name. The module of a library in a context (cuLibraryGetModule) has the
-// functions of the library's kernels and the library's variables, and ends with the library.
+// library's variables and the functions of its kernels, and ends with the library.
 struct Module : Object {
   static constexpr wire::Kind kKind = wire::Kind::kModule;
   explicit Module(const Identity& identity) : Object(kKind, identity) {}

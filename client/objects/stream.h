@@ -35,8 +35,8 @@ struct WorkQueue : Object {
 // (code.h) grows. Threads: any; nothing blocks.
 class KnownLimits {
  public:
-  // A point in time before the query to the worker. keep() drops an answer that is older than a
-  // change.
+  // A point in time before the query to the worker. It shows keep() and find() that an answer is
+  // older than a change and must not be used.
   struct Moment {
     uint64_t forgotten, stack_changes;
   };

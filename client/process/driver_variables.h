@@ -1,5 +1,5 @@
-// The driver's environment variables that the client honours. Before cuInit, driver_variables()
-// returns their current values; afterwards, their values at cuInit.
+// The driver's environment variables that the client honours. Before Process::initialize(),
+// driver_variables() returns their current values; afterwards, their values at that time.
 //
 // Threads: any. Blocking: none.
 #pragma once

@@ -74,8 +74,9 @@ class Registry {
   bool overlaps(uint64_t address, size_t bytes) const;
   // Whether an allocation of a graph was ever added.
   bool any_of_graph() const { return any_of_graph_.load(std::memory_order_relaxed); }
-  // Removes the allocations of a context that ends. Returns those in host memory, which the caller
-  // must free. Memory of pools and of cuMemMap belongs to the device and stays.
+  // Removes the allocations of a context that ends. Returns the page-locked and managed memory. The
+  // caller must free the returned memory that has no session, because it is memory of this process.
+  // Memory of pools and of cuMemMap belongs to the device and stays.
   std::vector<Allocation> remove_context(uint32_t device, wire::ObjectId context);
   // Assigns address windows to a session. The session may not have memory at other addresses.
   // `windows` must live as long as this object.

@@ -9,8 +9,8 @@ namespace rcuda::client {
 void correct_attributes(wire::DeviceInfo* info) {
   constexpr int32_t kUnknown = INT32_MIN;  // not known to the server's driver
   constexpr CUdevice_attribute kNotRemote[] = {
-      // Managed memory does not migrate: kernels use the host's pages in place, over a bus without
-      // atomic operations, or use a copy.
+      // Managed memory does not migrate between this process and the GPU: kernels use the host's
+      // pages in place, over a bus without atomic operations, or use a copy (mirror.h).
       CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,
       CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED,
       CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST,

@@ -115,8 +115,8 @@ CUresult check_context_wait(const Context& context) {
 CUresult check_legacy_stream() {
   if (!any_capture() || questions > 0) return CUDA_SUCCESS;
   const StreamQuestion question;
-  // If a capturing stream synchronises with the legacy stream, drivers refuse this query too. The
-  // refusal invalidates the captures.
+  // If a capturing stream synchronises with the legacy stream, drivers also refuse this query, and
+  // invalidate the captures.
   const CUresult result = forward_cuStreamQuery(CU_STREAM_LEGACY);
   return result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT ? result : CUDA_SUCCESS;
 }

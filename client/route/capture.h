@@ -45,8 +45,8 @@ CUresult check_unsafe_call();
 // CUDA_ERROR_STREAM_CAPTURE_IMPLICIT if a capturing stream synchronises with the legacy stream.
 // Invalidates those captures.
 CUresult check_legacy_stream();
-// Returns CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED if a stream of the context captures, because a wait
-// for the context would include that stream. Invalidates those captures.
+// Returns CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED if a capture began on a stream of the context,
+// because a wait for the context would include that stream. Invalidates those captures.
 CUresult check_context_wait(const Context& context);
 // Invalidates the stream's capture, if any. Called when a call on the stream was refused.
 void invalidate_capture(CUstream stream);

@@ -1,9 +1,9 @@
 // The basis of the generated entry points (api/gen): find the worker of a call, send the command,
 // wait for the reply.
 //
-// A generated entry point works in five steps. It gets a Route from the routing handle or the
-// current context, encodes the arguments with wire::Encoder (handles as ids), paces work for a
-// stream, calls post() or call(), and decodes the outputs on success.
+// A generated entry point checks its arguments, then works in five steps. It gets a Route from a
+// handle, an address or the current context, paces work for a stream, encodes the arguments with
+// wire::Encoder (handles as ids), calls post() or call(), and decodes the outputs.
 // Threads: any. post() blocks while the command ring is full. If it must wait for an answer, it
 // also blocks until the answer has arrived. call() blocks until the reply has arrived, or returns
 // kSessionLost if the session is lost (session.h).

@@ -41,7 +41,7 @@ extern std::atomic<bool> writing;
 }
 inline bool on() { return internal::writing.load(std::memory_order_relaxed); }
 
-// Creates the file and starts recording and the trace thread. Called once, by cuInit.
+// Creates the file and starts recording and the trace thread. Called once, by Process::connect().
 Status start(const std::string& path);
 // Writes the remaining events and closes the file. Called after the sessions have ended.
 void finish();
