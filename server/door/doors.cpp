@@ -117,7 +117,7 @@ Result<std::shared_ptr<Doors::Door>> Doors::door_for(const std::string& origin) 
 
 bool Doors::may_start(uint64_t network) {
   const Clock::time_point now = Clock::now();
-  auto& [left, since] = starts_.try_emplace(network, kMostStarts, now).first->second;
+  auto& [left, since] = starts_.try_emplace(network, Starts{kMostStarts, now}).first->second;
   left += kStartsInSecond * std::chrono::duration<double>(now - since).count();
   left = std::min(left, kMostStarts);
   since = now;

@@ -67,7 +67,7 @@ CUresult read_extra(const exec::Kernel& kernel, void* const* extra,
     return kernel.parameters.empty() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   }
   if (*size > kernel.parameter_bytes) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
-  std::memcpy(packed->data(), buffer, *size);  // missing bytes stay zero, as on hardware
+  std::copy_n(buffer, *size, packed->data());  // missing bytes stay zero, as on hardware
   return CUDA_SUCCESS;
 }
 

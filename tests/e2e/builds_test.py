@@ -14,6 +14,7 @@ import tempfile
 import threading
 import unittest
 
+import servers
 from servers import client_environment, local_connection, make_token, message, PROTOCOL_VERSION, read_message, run_tests, Server
 
 BUILD = SOFTGPU = None
@@ -174,7 +175,7 @@ class BuildsTest(unittest.TestCase):
             self.assertIn("different builds", said)
             self.assertIn("install the same build on both", said)
         result = subprocess.run([sys.executable, "-c", NAME_OF_GPU], capture_output=True, text=True,
-                                env=dict(client_environment(BUILD, [server]), LD_PRELOAD="",
+                                env=dict(client_environment(BUILD, [server]), LD_PRELOAD=servers.PRELOAD,
                                          LD_LIBRARY_PATH=os.path.join(BUILD, "lib/rcuda")))
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("install the same build on both", result.stderr)

@@ -65,8 +65,8 @@ void WorkerPool::report_lost_ranks(const Worker& dead) {
     for (const uint64_t tag : worker.work->communicators()) {
       if (lost.contains(tag)) tags.push_back(tag);
     }
-    std::ranges::sort(tags);
-    tags.erase(std::ranges::unique(tags).begin(), tags.end());
+    std::sort(tags.begin(), tags.end());
+    tags.erase(std::unique(tags.begin(), tags.end()), tags.end());
     const Clock::time_point again = send_lost_ranks(worker);
     if (again == Clock::time_point::max()) continue;
     RCUDA_WARN(

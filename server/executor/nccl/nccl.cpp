@@ -309,13 +309,14 @@ void Nccl::lose(std::vector<uint64_t> tags) {
 // without such a call is neither revoked nor aborted, because streams may still use it.
 void Nccl::lose_now(const std::vector<uint64_t>& tags) {
   std::vector<const NcclCommunicator*> lost;
-  for (const auto& [id, communicator] : communicators_) {
+  for (const auto& [id, held] : communicators_) {
+    NcclCommunicator& communicator = *held;
     const bool is_named = std::ranges::any_of(tags, [&](uint64_t tag) {
-      return tag == communicator->tag || tag == communicator->parent_tag;
+      return tag == communicator.tag || tag == communicator.parent_tag;
     });
-    if (!is_named || communicator->is_lost.exchange(true)) continue;
+    if (!is_named || communicator.is_lost.exchange(true)) continue;
     RCUDA_WARN("calls on an NCCL communicator fail: the worker of another rank has died");
-    lost.push_back(communicator.get());
+    lost.push_back(&communicator);
   }
   const auto is_new = [&](const NcclStep& step) {
     return needs_lost(step) && std::ranges::any_of(lost, [&](const NcclCommunicator* one) {
@@ -426,7 +427,7 @@ void Nccl::call_each(nccl::Verb verb, const Communicators& communicators, Moved 
     size_t left = 0;
     std::string why;
   };
-  const auto calls = std::make_shared<Calls>(communicators.size(), "");
+  const auto calls = std::make_shared<Calls>(Calls{communicators.size(), ""});
   for (const std::shared_ptr<NcclCommunicator>& communicator : communicators) {
     const auto ended = [this, calls, verb, name, communicator, then](nccl::ResultCode result) {
       if (result != nccl::kSuccess) {
