@@ -192,8 +192,7 @@ Result<Plan> Planner::plan_in_host(uint64_t bytes, std::string reason) const {
   return follow(rule, rule, bytes, true, std::move(reason));
 }
 
-// Returns the plan with the shortest predicted time, or a plan by rule if the legs have not been
-// measured.
+// Returns the best candidate, or a plan by rule if the legs have not been measured.
 Result<Plan> Planner::choose(uint64_t bytes, bool contiguous) const {
   std::vector<Plan> plans = candidates(bytes, contiguous);
   if (plans.empty()) {  // the legs have not been measured
