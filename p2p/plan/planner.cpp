@@ -221,7 +221,8 @@ Result<Plan> Planner::plan(uint64_t bytes, bool contiguous) {
   return fresh;
 }
 
-// Plans equal chunks, and enough of them to keep the staging memory in use all the time.
+// If the copy is staged in host memory and no strategy is set, plans equal chunks of at most
+// kLargestTrainChunk, with at most about kTrainBytes in flight.
 Result<Plan> Planner::plan_in_train(uint64_t bytes, bool contiguous) {
   Result<Plan> plan = this->plan(bytes, contiguous);
   if (!plan || !options_.automatic() || plan->staging != Staging::kHost) return plan;
