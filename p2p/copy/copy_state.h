@@ -50,7 +50,7 @@ enum class CopyEvent : uint8_t {
   kWant,     // the registration of the destination has been requested
   kPull,     // Pull has been sent
   kStage,    // the copy is sent in chunks: from its beginning, or after a refused direct copy
-  kAllSent,  // every chunk has been announced and its transfer has ended
+  kAllSent,  // every chunk has been announced and its transfer has ended, or the copy is empty
   kDone,     // Done without an error
   kRefusal,  // Done with an error
   kFailure,  // an error of this side

@@ -37,8 +37,8 @@ class Half {
  protected:
   Half(Environment& environment, PeerId peer) : environment_(environment), peer_(peer) {}
 
-  // Whether a new copy that the peer announces would exceed the limit. Copies reach the limit only
-  // if this side's halves never come from the client, or if the peer misbehaves.
+  // Whether `id` is a new copy and the limit is reached. Limits the memory that copies announced by
+  // the peer can take.
   bool is_full(uint64_t id) const { return copies_.size() >= kMostCopies && !copies_.contains(id); }
   static Status too_many_copies() {
     return peer_violation("the peer worker has begun more than " + std::to_string(kMostCopies) +

@@ -399,8 +399,8 @@ Status Receiver::start_pull(Incoming& copy, PeerLink& link) {
   return {};
 }
 
-// Whether the copy may land: it has no predecessor, the predecessor is over, or all chunks of the
-// predecessor so far are queued in the same lane, which keeps the order.
+// Whether the copy may land: it has no predecessor, the predecessor is over, or the predecessor's
+// announced chunks or its pull are queued in the same lane, which keeps the order.
 bool Receiver::may_follow(const Incoming& copy, uint64_t predecessor) const {
   const auto found = copies_.find(predecessor);
   if (predecessor == 0 || found == copies_.end() || found->second.finished) return true;

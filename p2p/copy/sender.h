@@ -89,7 +89,7 @@ class Sender : public Half<Outgoing, CopyEvent> {
   Sender(Environment& environment, PeerId peer) : Half(environment, peer) {}
   ~Sender() { copies_.clear(); }  // before ending_ ends: each Outgoing decrements it
 
-  // `predecessor`: the copy to this peer that is directly before this one in its stream, or 0.
+  // `predecessor`: the id of the copy to this peer directly before this one in its stream, or 0.
   // `failure`: ok, or an error. After an error the copy has no place in the stream, and ends with
   // this error.
   void add(PeerCopy copy, StreamPlace place, uint64_t predecessor, const Status& failure);

@@ -71,7 +71,7 @@ void Sender::transferred(const Transfer& transfer) {
   awake_.insert(copy.id);
 }
 
-// Whether the copy with which this one overlaps must still announce chunks.
+// Whether the predecessor must still announce chunks.
 bool Sender::must_not_overtake(const Outgoing& copy) const {
   const auto found = copy.predecessor == 0 ? copies_.end() : copies_.find(copy.predecessor);
   if (found == copies_.end()) return false;

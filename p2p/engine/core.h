@@ -32,8 +32,9 @@ class Core {
   void release_memory(MemoryRelease release);
 
   bool run_round();
-  // Whether progress may happen without a wake or a message: device work is in progress, or a
-  // stream must reach a place.
+  // Whether run_round() must be called again soon, because something progresses without a wake or a
+  // message: work of a device, a stream that must reach a place, a requested pause, or messages
+  // that wait for room in a ring.
   bool polling() const;
   // Whether a message or a finished transfer waits for the next round.
   bool pending() const;

@@ -75,7 +75,7 @@ class Engine::Runner {
     thread_.join();
   }
 
-  // Runs `job` on the engine thread, in order.
+  // Runs `job` on the engine thread, after all jobs posted earlier.
   void post(std::function<void()> job) {
     {
       MutexLock lock(mutex_);

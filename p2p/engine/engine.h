@@ -70,9 +70,8 @@ class Engine {
   // may be held only if the peer is open or lost, because connecting waits until no stream is held.
   //
   // Errors: `failure`, an error that the caller has already found; kInvalidArgument if device,
-  // shape or id is invalid; or the driver's error. After an error nothing is queued, the stream is
-  // not held, and `done` is not called. The peer's half ends with the same error, unless the id is
-  // invalid.
+  // shape or id is invalid; or the driver's error. After an error the stream is not held, and
+  // `done` is not called. The peer's half ends with the same error, unless the id is invalid.
   Status copy(PeerCopy copy, Status failure = {});
 
   // Events between servers. await() holds its stream until the peer's stream reaches the place of
@@ -86,13 +85,13 @@ class Engine {
                 std::shared_ptr<const Status> outcome = nullptr);
   Status await(PeerId peer, uint64_t id, StreamRef stream);
 
-  // Call it before device memory of this worker is freed. `done` runs when no copy so far uses the
-  // memory and no connected peer maps it any more. `done` does not wait for lost peers, which unmap
-  // the memory themselves.
+  // Call it before device memory of this worker is freed. `done` runs when no copy uses the memory
+  // any more and no connected peer maps it. `done` does not wait for lost peers, which unmap the
+  // memory themselves.
   void release_memory(MemoryRelease release);
 
-  // Wakes the engine thread: a requested pause has begun (DeviceOps::pause()), or a copy is
-  // expected soon and should find the thread awake.
+  // Wakes the engine thread. Call it when a requested pause has begun (DeviceOps::pause()), or
+  // shortly before a copy, which should find the thread awake.
   void wake();
 
   // Returns how a contiguous copy of `bytes` to a device of the peer would be made now. Blocks

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kMostEarlySignals = 1u << 16;
 
-// Passes the frame, as a message of this type, to a member function.
+// Parses the frame as a `Message` and passes the message to the member function `handler`.
 template <typename Receiver, typename Message, typename... More>
 Status pass(std::span<const std::byte> frame, Receiver& receiver,
             Status (Receiver::*handler)(const Message&, More...),

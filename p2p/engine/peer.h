@@ -32,7 +32,7 @@ class Peer {
   // Call it if the Link cannot be made, or must not be used any more.
   void lose(const Status& why);
 
-  // `predecessor`: the copy to this peer that is directly before this one in its stream, or 0.
+  // `predecessor`: the id of the copy to this peer directly before this one in its stream, or 0.
   void add(PeerCopy copy, StreamPlace place, uint64_t predecessor, const Status& failure);
   // signal(): the peer's streams wait for an event of this side. await(): a stream of this side
   // waits for an event of the peer. `place` lies in `stream`. The peer's streams get `failure`, or

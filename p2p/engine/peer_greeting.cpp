@@ -1,5 +1,5 @@
-// The greeting: the proofs of the token, the offers and the parts that are made from them. Also
-// checks which GPU memory of the peer this worker can map.
+// The greeting: the two sides prove that they know the token, exchange offers, and make the staging
+// memory and paths of the connection. Also checks which GPU memory of the peer this worker can map.
 #include <algorithm>
 #include <span>
 #include <string>

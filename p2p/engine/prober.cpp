@@ -72,7 +72,8 @@ void Prober::plan(const std::vector<Mapped>& mapped) {
     LegModel& leg = link_.pair(memory.device, memory.peer_device).pull_leg;
     want({"mapped copy", &leg, Kind::kLane, memory.device, Lane::kLocal, memory.base});
   }
-  // Before the wires: finish_job() subtracts the time of a message from theirs.
+  // Before the wires, because finish_job() subtracts the time of a message from the delay of a
+  // wire.
   want({"message", &link_.message, Kind::kEcho});
   if (link_.host_path->needs_transfer()) want({"wire", &link_.wire, Kind::kWire});
   for (auto& [devices, pair] : link_.pairs) {
@@ -291,8 +292,8 @@ void Prober::finish_job() {
   } else {
     leg =
         LegModel::fit(job.samples, job.kind == Kind::kWire ? Sharing::kTogether : Sharing::kInTurn);
-    // The sample includes the time in which the completion comes back to the sender. A chunk that
-    // reports its own arrival does not wait for the completion.
+    // The sample ends when the completion has come back to the sender. A chunk that reports its own
+    // arrival does not wait for the completion.
     if (leg && job.kind == Kind::kWire && path_of(job).tells_arrival()) {
       leg = leg->sooner(link_.message.time_us(0));
     }

@@ -4,8 +4,8 @@
 //   - the copy from mapped memory of the peer
 //   - a message
 //   - the wire to one peer: from host memory and, where GPUDirect works, between GPU memories
-// The prober also makes one transfer on every known leg, because drivers delay work until a stream
-// or an engine is first used.
+// The prober also makes one transfer on each lane and wire that has already been measured, because
+// drivers delay work until a stream or a copy engine is first used.
 //
 // All probers of the engine together have one transfer or short train in progress at a time. (A
 // message in progress does not count, because it uses nothing that the other probers measure.) If a

@@ -5,7 +5,7 @@
 //   HMAC-SHA256(token, "rcuda-p2p" || role || own nonce || peer's nonce)
 // with role 1 for the side that connected and 0 for the side that accepted, so a proof cannot be
 // reflected. Before an engine has checked the peer's proof, it offers no memory to the peer and
-// handles no other message of it. Pure functions, except make_nonce(); any thread.
+// accepts only Challenge and Proof. Pure functions, except make_nonce(); any thread.
 #pragma once
 
 #include <array>

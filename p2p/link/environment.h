@@ -129,7 +129,8 @@ struct Environment {
   const std::shared_ptr<Reports<Arrival>> arrivals;
   // Called before a peer's Link is destroyed, if set.
   std::function<void(const transport::Link*)> before_drop;
-  // The prober that is taking a sample. There is at most one, because probers use the same legs.
+  // The prober that is taking a sample, other than an echo. There is at most one, because probers
+  // use the same legs.
   const Prober* measuring = nullptr;
   bool measures = false;  // set by the first open peer, which measures its legs at once
   std::vector<Exported> exported;

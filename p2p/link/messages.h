@@ -12,8 +12,8 @@
 // Events      Signal. Memory: Mappable, Forget -> Forgotten. Measuring: Echo -> Echoed, Leg.
 //
 // The protocol relies on the order of messages within a Link. A Chunk without an immediate is sent
-// after its bytes have arrived. A Chunk with an immediate is sent before its bytes are sent, or
-// even copied out.
+// after its bytes have arrived. A Chunk with an immediate may be sent before its bytes, and even
+// before they are copied out.
 //
 // The sender may reuse the slots of a copy without an error when it has received Done and its own
 // transfers have ended. After a failure it also waits until everything that was sent has been

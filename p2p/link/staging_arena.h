@@ -1,7 +1,7 @@
-// StagingArena: the page-locked host memory in which a worker stages copies with all its peers.
-// When the first peer needs it, the memory is allocated and registered with the driver, for all
-// peers that the session will have, and is cut into equal slices. So one registration serves all
-// peers, and a later peer needs none.
+// StagingArena: page-locked host memory for a worker's copies with all its peers. The memory is
+// allocated and registered with the driver when the first peer needs it, for all peers that the
+// session will have, and is cut into equal slices. So one registration serves all peers, and a
+// later peer needs none.
 //
 // A slice is never reused: a lost peer on this host may still have DMA in flight to the pages that
 // it has mapped. When no peer has a slice any more, the memory is freed. The next peer starts a new

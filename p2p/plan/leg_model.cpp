@@ -152,8 +152,8 @@ struct Trains {
   double delay_us = 0;
 };
 
-// Computes occupancies and delay: a train of k transfers takes delay + k × occupancy, a single
-// transfer delay + occupancy.
+// Computes occupancies and delay: a train of k transfers takes delay + k × occupancy, and a single
+// transfer takes delay + occupancy.
 Trains compare_trains(const Samples& samples, Sharing sharing) {
   Trains trains;
   std::vector<double> delays;

@@ -3,9 +3,9 @@
 //
 // A leg that transports n bytes is busy for occupancy_us(n), and the next transfer waits for that
 // time. The leg delivers the bytes delay_us(n) later. The delay is the part of a transfer's latency
-// that overlaps with the next transfers. Occupancy is latency + n/bandwidth, piecewise: linear
-// between knots, and beyond the last knot with the bandwidth of the last piece. The delay is linear
-// between knots and constant beyond them.
+// that overlaps with the next transfers. Occupancy and delay are linear between knots and constant
+// up to the first knot. Beyond the last knot, the occupancy grows with the bandwidth of the last
+// piece, and the delay is constant.
 //
 // Values and pure functions; any thread. Times are in microseconds, sizes in bytes, bandwidths in
 // GB/s (1e9).

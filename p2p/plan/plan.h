@@ -36,8 +36,8 @@ const char* to_string(Route route);
 // Returns the route of copies over a Link with these traits.
 Route route_of(const transport::MediumTraits& traits);
 
-// The size of chunks, and how many are in flight at most: between the begin of their copy-out and
-// the end of their copy-in.
+// The size of chunks, and the most chunks in flight. A chunk is in flight from the start of its
+// copy-out to the end of its copy-in.
 struct Chunking {
   uint64_t chunk_bytes = 0;
   uint32_t depth = 1;

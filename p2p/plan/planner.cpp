@@ -192,8 +192,7 @@ Result<Plan> Planner::plan_in_host(uint64_t bytes, std::string reason) const {
   return follow(rule, rule, bytes, true, std::move(reason));
 }
 
-// Returns the plan with the shortest predicted time, or a plan by rule if the legs have not been
-// measured.
+// Returns the best candidate, or a plan by rule if the legs have not been measured.
 Result<Plan> Planner::choose(uint64_t bytes, bool contiguous) const {
   std::vector<Plan> plans = candidates(bytes, contiguous);
   if (plans.empty()) {  // the legs have not been measured
@@ -222,7 +221,8 @@ Result<Plan> Planner::plan(uint64_t bytes, bool contiguous) {
   return fresh;
 }
 
-// Plans equal chunks, and enough of them to keep the staging memory in use all the time.
+// If the copy is staged in host memory and no strategy is set, plans equal chunks of at most
+// kLargestTrainChunk, with at most about kTrainBytes in flight.
 Result<Plan> Planner::plan_in_train(uint64_t bytes, bool contiguous) {
   Result<Plan> plan = this->plan(bytes, contiguous);
   if (!plan || !options_.automatic() || plan->staging != Staging::kHost) return plan;

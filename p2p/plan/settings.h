@@ -32,7 +32,7 @@ struct PlannerOptions {
   // The rules for a copy for which the staging of `rules` is not possible. They stage in host
   // memory.
   std::span<const SizeRule> host_rules;
-  std::optional<Chunking> chunking;  // replaces that of the rules
+  std::optional<Chunking> chunking;  // replaces the chunking of the rules
   // RCUDA_P2P_PATH; none: any route. `medium`: the medium over which the workers connect for that
   // route.
   std::optional<Route> route;

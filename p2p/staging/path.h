@@ -23,7 +23,7 @@
 
 namespace rcuda::p2p {
 
-// Where a chunk's bytes are when the receiver learns of them. A field of ChunkMessage.
+// The place where the bytes of a chunk arrive at the receiver. A field of ChunkMessage.
 enum class Where : uint32_t {
   kHostInbox = 1,    // in the receiver's inbox in page-locked host memory
   kDeviceInbox = 2,  // in the receiver's inbox in GPU memory

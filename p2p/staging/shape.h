@@ -25,8 +25,8 @@ struct Shape {
 
   uint64_t bytes() const { return width_bytes * height * depth; }
   bool contiguous() const;
-  // Returns the distance from the begin of the first byte to the end of the last byte. Only for a
-  // shape that passed check().
+  // Returns the distance from the first byte to the end of the last byte. Only for a shape that
+  // passed check().
   uint64_t extent_bytes() const;
   // Whether the shape, from its first to its last byte, overlaps [base, base + bytes). Only for a
   // shape that passed check().

@@ -11,8 +11,8 @@ namespace rcuda::server {
 namespace {
 
 constexpr uint64_t kUserEnd = 1ull << 47;
-// More memory than any server's devices have. Larger values count as this, so that products do not
-// overflow.
+// More memory than any server's devices have. Larger values are reduced to this value, so that
+// products do not overflow.
 constexpr uint64_t kMostMemory = 1ull << 46;
 // The distance between successive bases of a server, in bases. It is odd, and the number of bases
 // is a power of two, so Bases::at() reaches every base.

@@ -2,10 +2,9 @@
 //
 // A worker starts before its session is known. So its driver starts in a base that the daemon
 // chooses, and the worker chooses its window when it gets the session. An idle worker suits a
-// session unless another server of the session has the same base. A window is a fair share of the
-// free addresses, between a least and a most size that follow from the memory of the session's
-// devices (common/wire/address_ranges.h).
-//
+// session unless the client or another of its servers uses addresses of the worker's base
+// (is_taken()). A window is a fair share of the free addresses, between a least and a most size
+// that follow from the memory of the session's devices (common/wire/address_ranges.h).
 // Pure functions; any thread. Nothing blocks. Errors: as the functions say.
 #pragma once
 

@@ -37,11 +37,11 @@ using wire::MessageType;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr rlim_t kMostMemory = RLIM_INFINITY;  // a sanitizer reserves terabytes
 #else
-constexpr rlim_t kMostMemory = 512u << 20;  // each client takes 45 KB, and up to 64 KB more
+constexpr rlim_t kMostMemory = 512u << 20;  // a client takes 45 KB, and up to 64 KB for a message
 #endif
 constexpr auto kReads = std::chrono::seconds(5);  // how long a client may take to read a record
 constexpr size_t kRecord = 16u << 10;
-// Two descriptors for each client. The daemon has at most 2048 clients that are not known
+// Two descriptors for each client. The daemon has at most 2048 clients that are not identified
 // (Connections), and 1024 that wait for a session (Admission).
 constexpr rlim_t kMostDescriptors = 2 * (2048 + 1024) + 16;
 constexpr size_t kMostTakenAtOnce = 256;

@@ -33,8 +33,8 @@ constexpr double kMostStarts = 64, kStartsInSecond = 32;
 // After this time without a start, a network may start kMostStarts doors again.
 constexpr auto kForgotten = std::chrono::seconds(2);
 
-// Returns a number for the network in which one attacker may have many origins: the /24 of an IPv4
-// address, the /48 of an IPv6 address.
+// Returns a number for the origin's network: the /24 of an IPv4 address, the /48 of an IPv6
+// address. One attacker may have many origins in a network.
 uint64_t network_of(const std::string& origin) {
   const std::string address = origin.substr(0, origin.find('/'));
   uint8_t bytes[16];

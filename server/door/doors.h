@@ -36,7 +36,7 @@
 // daemon's end of the control socket is shut for receiving. From Linux 6.16 on the streams refuse
 // descriptors; on older kernels the door's filter of system calls prevents it from sending any.
 //
-// Threads: the daemon's only thread. Blocking: posix_spawn(); check(), up to 10 s; the destructor,
+// Threads: the daemon's main thread. Blocking: posix_spawn(); check(), up to 10 s; the destructor,
 // up to 1 s, while the doors send the daemon's last messages. When a door ends, its streams end.
 #pragma once
 
@@ -93,8 +93,9 @@ class Doors {
   // Checks that doors work here: starts a door, passes it a connection whose client has already
   // closed its end, and waits for the door's report.
   Status check();
-  // `client` stays the caller's. Returns kTimeout if the door has not received its last clients
-  // yet, or if no further door may start now; call again.
+  // Passes a connection to the door of `origin`. The caller keeps the socket `client`. Returns
+  // kTimeout if the door has not received its last clients yet, or if no further door may start
+  // now; call again.
   Result<Passage> open(const std::string& origin, int client);
   // Records that the client of this passage has proved its identity.
   void keep(const Passage& passage);

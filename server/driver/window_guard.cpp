@@ -9,8 +9,8 @@
 namespace rcuda::server {
 namespace {
 
-// Limits of the pieces that hold() keeps because the driver has allocated them outside. At a limit,
-// the guard stops trying.
+// Limits of the pieces outside of base and window that hold() keeps. At a limit, the guard stops
+// trying.
 constexpr size_t kMostPieces = 64;
 constexpr uint64_t kMostHeldBytes = 256ull << 20;
 // The least alignment of a reservation.

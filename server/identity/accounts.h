@@ -1,9 +1,10 @@
 // Accounts: looks up users of this machine by number or name, with their groups, and does not block
 // the caller.
 //
-// The name service of getpwnam() may query another machine and take long, and the daemon has one
-// thread. So threads of this class query it, and answers are kept: an account for a minute, an
-// error for ten seconds. At most kMostAtOnce lookups run at the same time; further lookups wait.
+// The name service of getpwnam() may query another machine and take long, and the daemon's main
+// thread must not wait. So threads of this class query it, and answers are kept: an account for a
+// minute, an error for ten seconds. At most kMostAtOnce lookups run at the same time; further
+// lookups wait.
 //
 // Threads: one thread calls. Blocking: nothing, not even the destructor; a lookup that hangs keeps
 // its thread until it returns. Errors: kNotFound if there is no such user, kSystem if the name

@@ -7,7 +7,7 @@
 // the Proof. identify() may return nothing at first: other threads query munged and the system's
 // user database, and descriptors() become readable when these have answered.
 //
-// Threads: the daemon's only thread. Blocking: open() and read(), for files and the user database;
+// Threads: the daemon's main thread. Blocking: open() and read(), for files and the user database;
 // examine(), for the files of tokens. Errors: kDenied with the reason and the remedy; errors do not
 // help to guess a secret.
 #pragma once
@@ -69,15 +69,16 @@ class Authenticator {
   };
 
   // Reads the certificate, the authorities, the tokens and the list of users. If `for_others`,
-  // other machines can reach the server, so it needs a certificate, unless allows_anybody(). open()
-  // makes a missing certificate at the default path, unless kIsLeft.
+  // other machines can reach the server, so it needs a certificate, unless allows_anybody(). If
+  // this certificate is missing at the default path, open() makes it, unless kIsLeft.
   enum class MissingKey { kIsMade, kIsLeft };
   Status open(bool for_others, MissingKey missing = MissingKey::kIsMade);
   // Reads the certificate, the authorities and the list of users again, but no tokens. `settings`:
-  // the new settings of this server. Does not change this object: pass the result to set(), which
-  // applies it to clients that have not identified themselves yet. Call read() after open().
+  // the new settings of this server. Does not change this object: pass the result to set(). Call
+  // read() after open().
   Result<Trust> read(const Settings& settings, MissingKey missing = MissingKey::kIsMade) const;
-  // Also forgets the groups of users, so that they are looked up again.
+  // Replaces the present Trust. Also forgets the accounts of users, so that they are looked up
+  // again.
   void set(Trust trust);
 
   // Whether the server has a certificate.
@@ -102,7 +103,8 @@ class Authenticator {
   // The refusal of a client that is not an operator. `what`: its request, such as "drain this
   // server".
   Status not_operator(const Identity& who, const std::string& what) const;
-  // Whether a client may see the sessions of all users: operators, and tokens of observers.
+  // Whether a client may see the sessions of all users. Operators may, and so may clients whose
+  // token has the role observer.
   bool sees_all(const Identity& who) const;
 
   // The server's proof for a new connection (common/tls/proof.h). `exported`: the value that the

@@ -1,6 +1,7 @@
 // The default files of a server's settings, tokens, certificate and leases: in /etc/rcuda if the
-// server runs as root, otherwise in its user's ~/.config/rcuda. rcuda-token and rcuda-server must
-// agree. Empty if the user has no home. Any thread, while no thread changes the environment.
+// server runs as root, otherwise in $XDG_CONFIG_HOME/rcuda or ~/.config/rcuda. rcuda-token and
+// rcuda-server must agree. Empty if neither XDG_CONFIG_HOME nor HOME is set. Any thread, while no
+// thread changes the environment.
 #pragma once
 
 #include <cstdint>

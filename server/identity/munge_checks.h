@@ -1,5 +1,5 @@
 // MungeChecks: checks the MUNGE credentials of clients on threads of its own, because munged may
-// take long to answer and the daemon has one thread.
+// take long to answer and the daemon's main thread must not wait.
 //
 // Threads: one thread calls. Blocking: nothing, not even the destructor; a check that hangs keeps
 // its thread until it returns. Errors: those of identity::munge, kDenied for a credential of

@@ -5,7 +5,7 @@
 // redeemed once, within its lifetime, on that connection. A user has at most kMostPerUser tickets;
 // the next one replaces the user's oldest.
 //
-// Threads: the daemon's only thread. No function blocks. Errors: as the functions say.
+// Threads: the daemon's main thread. No function blocks. Errors: as the functions say.
 #pragma once
 
 #include <chrono>

@@ -67,13 +67,14 @@ class TokenStore {
   // After an error there are no tokens, and refresh() returns the error until the file changes.
   Status refresh();
 
-  // The rights that a token grants. `mac`: tls::token_proof() as its holder computed it. kDenied if
-  // the token is unknown or expired; only a caller that knows the secret learns that the token has
-  // expired. The time of the call does not depend on the secret.
+  // The rights that a token grants.
   struct Grant {
     std::string user;
     Roles roles = Role::kSession;
   };
+  // `mac`: tls::token_proof() as the token's holder computed it. kDenied if the token is unknown or
+  // expired; only a caller that knows the secret learns that the token has expired. The time of the
+  // call does not depend on the secret.
   Result<Grant> find(const std::string& id, const tls::Key& mac, const tls::Key& binding,
                      Seconds now) const;
   size_t size() const { return tokens_.size(); }

@@ -5,7 +5,7 @@
 //
 // The times are exact to a minute. Servers that share a file of tokens also share this file.
 // Threads: one per TokenUses. Blocking: for the file system. Does not wait until the file is on the
-// disk, because the daemon's only thread writes it.
+// disk, because the daemon's main thread writes it.
 #pragma once
 
 #include <map>

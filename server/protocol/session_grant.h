@@ -27,8 +27,8 @@ struct SessionGrant {
   uint16_t port = 0;              // the daemon's port, for the names of the session's exports
   wire::ExportNumber exporter{};  // the session's number in these names
   std::optional<uint32_t> uid;    // the user that a root worker becomes
-  uint32_t gid = 0;               // with uid
-  std::vector<uint32_t> groups;   // with uid: supplementary groups
+  uint32_t gid = 0;               // set together with uid
+  std::vector<uint32_t> groups;   // supplementary groups; set together with uid
   std::optional<tls::Key> key;    // each socket is encrypted with a key derived from this key
   // The client has proved to be the daemon's own user. This user may reach all that the worker
   // holds.

@@ -35,7 +35,7 @@ struct Settings {
   config::Bool require_lease{registry, "RCUDA_SERVER_REQUIRE_LEASE", false,
                              "serve only sessions that have a lease (rcuda-lease)"};
   config::String leases{registry, "RCUDA_SERVER_LEASES", "auto",
-                        "file in which leases outlive a restart of the server; auto: leases-PORT "
+                        "file that keeps leases across a restart of the server; auto: leases-PORT "
                         "in the folder of the settings, or no file if the server picks its port "
                         "(0); none: no file"};
   config::Choice security{registry,

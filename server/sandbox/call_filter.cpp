@@ -176,8 +176,8 @@ class Filter {
   }
 
   // Refuses mremap(old, old_size, new_size) beyond the old size: growing a shared mapping would
-  // expose the pages of other sessions (server/quota/ledger.h). realloc() then copies. Only sizes
-  // below 4 GiB are compared exactly; larger ones are refused.
+  // expose the pages of other sessions (server/quota/ledger.h). realloc() then copies. Compares
+  // the low 32 bits of the two sizes, and refuses every new size of 4 GiB or more.
   void refuse_wider_mappings() {
     give_for(SYS_remap_file_pages, refused_);
     add(BPF_JMP | BPF_JEQ | BPF_K, SYS_mremap, 0, 8);

@@ -4,8 +4,8 @@
 // CUDA_VISIBLE_DEVICES for the driver). The worker finds the devices by their UUIDs, because a
 // driver numbers only the devices that it sees. A worker without a scope uses the devices of the
 // server's settings.
-// Any thread. Blocking: node_of(), nvidia_nodes() and gpu_nodes(), for the kernel. Errors:
-// parse_scope() returns kInvalidArgument.
+// Any thread. Blocking: node_of(), nvidia_nodes() and gpu_nodes(), to read files and folders.
+// Errors: parse_scope() returns kInvalidArgument.
 #pragma once
 
 #include <cstdint>
@@ -47,9 +47,9 @@ bool is_gpu_node(const std::string& name);
 // cannot change this /dev afterwards: /dev is mounted read-only, and with its session the worker
 // loses the right to mount (isolation.h). /dev holds the nodes that programs need (null, zero,
 // random, shm), the RDMA adapters, the nodes that all GPUs share, and the nodes of the named GPUs.
-// Rejected: the devices of a control group. Version 1 has files for them, which machines with
-// version 2 lack. Version 2 takes a BPF program. Only a process with CAP_BPF may attach the
-// program, and containers often forbid this.
+// Rejected: a list of devices in the worker's cgroup. Version 1 of cgroups has files for this list,
+// which machines with version 2 lack. In version 2 the list is a BPF program, which only a process
+// with CAP_BPF may attach, and containers often forbid this.
 // Threads: one, before others start. Blocking: no. Errors: kSystem with the call that failed. After
 // an error, /dev is as before.
 //

@@ -38,9 +38,9 @@ class DeviceSet {
   ~DeviceSet();
 
   const std::vector<uint32_t>& ordinals() const { return ordinals_; }
-  // Selects the devices that a session requests, in its order, and fills in `welcome` for the
-  // client and `resources` for the executor. The text of kNotFound names the ordinal that is not
-  // offered, and the ordinals that are offered.
+  // Selects the session's devices, in the order of `wanted`, and fills in `welcome` for the client
+  // and `resources` for the executor. The text of kNotFound names the ordinal that is not offered,
+  // and the ordinals that are offered.
   Status select(const std::vector<uint32_t>& wanted, wire::Welcome* welcome,
                 SessionResources* resources) const;
   // Adds the devices to `ready`, in the order of ordinals().

@@ -200,7 +200,8 @@ int run_park_process(const Settings& settings, const std::string& argument) {
   Workers workers;
   GpuMoves moves;
   parse(argument, &workers, &moves);
-  // If waking fails, the workers have lost their memory.
+  // A park that cannot begin changes nothing. A wake that cannot begin leaves the workers without
+  // their GPU memory.
   const ParkExit without = parks ? ParkExit::kRefused : ParkExit::kBroken;
   const auto run = [&] {
     const Result<LoadedDriver> driver = load_driver(settings.driver.get(), gpu_nodes());

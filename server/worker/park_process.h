@@ -25,7 +25,7 @@ inline constexpr char kParkOption[] = "--park";
 using GpuMoves = std::map<std::string, std::string>;
 std::string park_argument(ParkTask task, const std::vector<pid_t>& workers,
                           const GpuMoves& moves = {});
-// Returns the exit status. `argument` is a text of park_argument().
+// Does not return: ends the process with a ParkExit. `argument`: a text of park_argument().
 int run_park_process(const Settings& settings, const std::string& argument);
 
 }  // namespace rcuda::server

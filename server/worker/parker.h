@@ -57,7 +57,7 @@ namespace rcuda::server {
 
 class Parker {
  public:
-  // `answer` sends to the daemon.
+  // `answer` sends an answer to the daemon.
   explicit Parker(std::function<void(const ParkAnswer&)> answer) : answer_(std::move(answer)) {}
 
   // The caller must wake the executor thread afterwards.

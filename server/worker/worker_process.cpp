@@ -63,8 +63,8 @@ Status fail(Daemon& daemon, Status status, const config::SettingBase* setting = 
   return status;
 }
 
-// Restricts this process to the devices of its scope. Sets `warning` if that fails and the settings
-// allow it.
+// Restricts this process to the devices of its scope. If that fails and the settings do not require
+// it, sets `warning` and returns the scope.
 Result<DeviceScope> enter_scope(const Settings& settings, std::string* warning) {
   const char* const text = std::getenv(kScopeVariable);
   if (!text) return DeviceScope();
