@@ -166,6 +166,7 @@ class Stream {
     sender_.join();
     ::shutdown(end_.socket, SHUT_WR);
     waiter_.join();
+    SSL_free(end_.ssl);
     ::close(end_.socket);
   }
   void submit(Part part) {

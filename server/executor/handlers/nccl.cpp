@@ -46,6 +46,16 @@ bool read_text(BodyReader& in, size_t bytes, std::string* text) {
   return true;
 }
 
+// Reads as many whole elements as the bytes hold.
+template <typename Element>
+std::vector<Element> elements_of(std::span<const std::byte> bytes) {
+  std::vector<Element> elements(bytes.size() / sizeof(Element));
+  if (!elements.empty()) {
+    std::memcpy(elements.data(), bytes.data(), elements.size() * sizeof(Element));
+  }
+  return elements;
+}
+
 // Reads the tail of a call that creates a communicator.
 bool read_creation(std::span<const std::byte> tail, NcclStep* step) {
   BodyReader in(tail);
@@ -61,13 +71,11 @@ bool read_creation(std::span<const std::byte> tail, NcclStep* step) {
   step->has_config = create.has_config != 0;
   const Verb verb = step->call.verb;
   if (verb == Verb::kInit || verb == Verb::kGrow) {
-    step->ids.resize(list.size() / sizeof(nccl::UniqueId));
+    step->ids = elements_of<nccl::UniqueId>(list);
     if (step->ids.size() > kMostIds) return false;
     if (verb == Verb::kInit && (step->ids.empty() || !step->has_config)) return false;
-    std::memcpy(step->ids.data(), list.data(), step->ids.size() * sizeof(nccl::UniqueId));
   } else if (verb == Verb::kShrink) {
-    step->excluded.resize(list.size() / sizeof(int));
-    std::memcpy(step->excluded.data(), list.data(), step->excluded.size() * sizeof(int));
+    step->excluded = elements_of<int>(list);
   }
   return true;
 }
