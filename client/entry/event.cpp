@@ -144,13 +144,15 @@ CUresult cuEventQuery(CUevent handle) {
       break;
   }
   const uint64_t news = News::count();
-  result = forward_cuEventQuery(handle);
+  const EventState::Place place = event->state.place();
+  result = place.timeline ? event->state.query(place) : forward_cuEventQuery(handle);
   if (result == CUDA_ERROR_NOT_READY) {
     event->state.found_pending(record, news);
     session.mirrors().show_writes(true);
   }
   if (result != CUDA_SUCCESS) return result;
   event->state.found_done(record);
+  if (place.timeline) event->state.note_fetched(record);
   return finished(*event, record, result);
 }
 

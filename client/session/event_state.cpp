@@ -71,7 +71,8 @@ void EventState::found_pending(uint64_t record, uint64_t news) {
   if (!is_under_way) {
     if (!word_) word_ = session().words().acquire_spare();
     if (!word_) return;  // no word is free: each query asks the worker
-    const wire::WatchEventBody body{event_, word_->index, ++word_->sequence, 0, 0, 0};
+    const wire::WatchEventBody body{
+        event_, word_->index, ++word_->sequence, 0, wire::WatchFor::kReport, 0};
     (void)session().post(route_, body);
     watched_ = record_;
   }
@@ -109,6 +110,12 @@ EventState::Place EventState::place() {
   return left_to_worker_ ? Place() : place_;
 }
 
+CUresult EventState::query(const Place& place) {
+  Wait wait(route_);
+  wait.covers(place.timeline, place.position);
+  return wait.query({event_, 0, 0, place.command, wire::WatchFor::kQuery, 0});
+}
+
 CUresult EventState::wait() {
   const auto [record, place] = [this] {
     MutexLock lock(mutex_);
@@ -117,7 +124,8 @@ CUresult EventState::wait() {
   Wait wait(route_);
   wait.covers(place.timeline, place.position);
   // A separate word: the event's own word is reused for later records, perhaps on another stream.
-  const CUresult result = wait.run(wire::WatchEventBody{event_, 0, 0, place.command, 1, 0});
+  const CUresult result =
+      wait.run(wire::WatchEventBody{event_, 0, 0, place.command, wire::WatchFor::kWait, 0});
   if (result == CUDA_SUCCESS) {
     found_done(record);
     note_fetched(record);

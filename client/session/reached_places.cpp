@@ -46,7 +46,8 @@ std::shared_ptr<ReachedPlace> ReachedPlaces::watch(const EventRecord& record) {
   watched_.push_back(watched);
   lock.unlock();
   changed_.notify_all();
-  const wire::WatchEventBody body{record.event, word->index, word->sequence, record.command, 1, 0};
+  const wire::WatchEventBody body{record.event,   word->index,           word->sequence,
+                                  record.command, wire::WatchFor::kWait, 0};
   SentCommand sent;
   (void)session_.post(record.route, body, transport::Wake::kYes, &sent);
   if (sent.is_sent()) return watched;

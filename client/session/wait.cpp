@@ -53,7 +53,8 @@ CUresult Wait::run_command(const wire::Command& command) {
   // Commands that signal are never refused as lacking (lacking_commands.h). So if this command was
   // not sent, the session is lost, which also ends the fetches.
   if (!sent.is_sent()) return session().lost() ? kSessionLost : result;
-  if (only_waits) mirrors.show_writes();  // compares memory while the worker waits
+  if (asked_) asked_->is_sent = true;
+  if (only_waits && !is_query_) mirrors.show_writes();  // compares memory while the worker waits
   // The worker writes the word even if it refuses the command.
   const CUresult waited = session().wait_word(word_->get());
   News::add();

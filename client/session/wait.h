@@ -47,6 +47,12 @@ class Wait {
     body.sequence = word.sequence;
     return run_command(body);
   }
+  // As run(), for a command whose word arrives at once: with CUDA_ERROR_NOT_READY if the work is
+  // not done. Does not send the host's writes to mirrored memory.
+  CUresult query(wire::WatchEventBody body) {
+    is_query_ = true;
+    return run(body);
+  }
   // Requests mirrored memory as it is when the stream reaches this point. Returns true if it
   // requested any memory.
   bool start();
@@ -58,6 +64,7 @@ class Wait {
   CUresult run_command(const wire::Command& command);
 
   const Route route_;
+  bool is_query_ = false;
   std::optional<WaitWord> word_;
   std::unique_ptr<MirrorQuestions> asked_;  // the queries that were sent with the wait
   // The work that the wait covers in addition to the work of its own stream.

@@ -163,6 +163,9 @@ enum CopyFlags : uint32_t {
   kDestinationMirrored = 4,
 };
 
+// Why the client watches an event (WatchEvent in api/table/commands.toml).
+enum class WatchFor : uint32_t { kReport = 0, kWait = 1, kQuery = 2 };
+
 enum class MemoryType : uint32_t { kUnified = 0, kHost = 1, kDevice = 2, kArray = 3 };
 
 struct CopyShapeSide {

@@ -6,7 +6,7 @@
 // word, run even if their context is invalid; then no context is current. The body is untrusted
 // input from the client. The bytes after it are read with BodyReader, which bounds every read.
 // A command that carries a completion word always signals it, with the error if there is one,
-// because a thread of the client waits for it. Exception: a WatchEvent without `waits` signals
+// because a thread of the client waits for it. Exception: a WatchEvent of kReport signals
 // nothing if the event is destroyed, recorded again or watched again first. The session's error
 // word gets such an error only in three cases: the error is sticky, the completion word is that of
 // a staging slot that the copy reads, or the command is the half of a peer copy that reports errors

@@ -22,8 +22,8 @@ HandlerResult signal(StreamServices& services, const Command&, const wire::Signa
 
 HandlerResult watch_event(StreamServices& services, const Command&,
                           const wire::WatchEventBody& body) {
-  if (body.waits > 1) return kMalformed;
-  services.completions.watch(body.event, {body.word, body.sequence}, body.waits == 1);
+  if (body.purpose > wire::WatchFor::kQuery) return kMalformed;
+  services.completions.watch(body.event, {body.word, body.sequence}, body.purpose);
   return {};
 }
 

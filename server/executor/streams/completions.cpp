@@ -137,23 +137,26 @@ void Completions::finish(Pending& pending, uint64_t key, CUresult result) {
   }
 }
 
-void Completions::watch(wire::ObjectId id, WordSignal signal, bool waits) {
+void Completions::watch(wire::ObjectId id, WordSignal signal, wire::WatchFor purpose) {
   Object* object = objects_.of(wire::Kind::kEvent).find(id);
   ContextState* context = object ? objects_.find_context(object->context) : nullptr;
   if (!context) {
     answers_.signal(signal, CUDA_ERROR_INVALID_HANDLE);
     return;
   }
+  const bool waits = purpose == wire::WatchFor::kWait;
+  Watch watch{id, waits, static_cast<CUevent>(object->handle), nullptr, context, signal};
+  if (purpose == wire::WatchFor::kQuery) return finish(watch, driver_.cuEventQuery(watch.event));
   if (waits) {
     object->watched = true;
   } else if (const auto known =
                  std::find_if(watches_.begin(), watches_.end(),
-                              [id](const Watch& watch) { return watch.id == id && !watch.waits; });
+                              [id](const Watch& other) { return other.id == id && !other.waits; });
              known != watches_.end()) {
     known->signal = signal;
     return;
   }
-  watches_.push_back({id, waits, static_cast<CUevent>(object->handle), nullptr, context, signal});
+  watches_.push_back(watch);
 }
 
 CUresult Completions::event_for_command(wire::ObjectId id, CUevent* event) {

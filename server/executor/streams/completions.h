@@ -65,25 +65,24 @@ class Completions {
   void await(const SessionStream& stream, WordSignal signal);
   // The GPU-written words, for the client to map. Empty if the GPU never writes any.
   std::span<std::byte> marks() const { return std::as_writable_bytes(marks_); }
-  // Signals when the latest record so far of the client's event is done. `waits`: a thread of the
-  // client waits for it. Without `waits`, only the latest watch of an event is kept, and only until
-  // the event is recorded again.
-  void watch(wire::ObjectId id, WordSignal signal, bool waits);
-  // Returns the driver's event, for a command that may record it again. First moves those watches
-  // of the event that have `waits` to private events. A private event completes together with the
-  // record that its watch waits for. Watches without `waits` are not moved, because each private
-  // event needs a stream of its own. A device has few queues, so a stream that waits may block
-  // other streams.
+  // Signals when the latest record so far of the client's event is done. kWait: a thread of the
+  // client waits for it. kReport: only the latest watch of an event is kept, and only until the
+  // event is recorded again. kQuery: signals at once, with CUDA_ERROR_NOT_READY if the record is
+  // not done.
+  void watch(wire::ObjectId id, WordSignal signal, wire::WatchFor purpose);
+  // Returns the driver's event, for a command that may record it again. First moves the event's
+  // watches of kWait to private events. A private event completes together with the record that its
+  // watch waits for. Watches of kReport are not moved, because each private event needs a stream of
+  // its own. A device has few queues, so a stream that waits may block other streams.
   CUresult event_for_command(wire::ObjectId id, CUevent* event);
   // Drops the watches of a client's event that is about to be recorded or was destroyed. No thread
-  // waits for these watches: event_for_command() has moved the watches with `waits`. The watches
-  // must go, because the record may be captured, and querying a captured event invalidates the
-  // capture.
+  // waits for these watches: event_for_command() has moved the watches of kWait. The watches must
+  // go, because the record may be captured, and querying a captured event invalidates the capture.
   void forget_event(CUevent event);
 
-  // Signals the watches with `waits` whose record is reached. Called between the commands of a
-  // burst, so it queries only a few events, and leaves the sending to a thread of the Link if one
-  // is awake.
+  // Signals the watches of kWait whose record is reached. Called between the commands of a burst,
+  // so it queries only a few events, and leaves the sending to a thread of the Link if one is
+  // awake.
   void poll_watches();
   // Runs the actions of complete events. Returns whether there were any.
   bool poll();
@@ -117,7 +116,7 @@ class Completions {
   };
   struct Watch {
     wire::ObjectId id = 0;  // 0: moved to a private event
-    bool waits = false;
+    bool waits = false;     // kWait
     CUevent event = nullptr;
     CUstream stream = nullptr;  // the private event's stream; returns to the pool afterwards
     ContextState* context = nullptr;

@@ -69,7 +69,7 @@ TEST_F(ReachedPlacesTest, FunctionsAreCalledWhenTheEventIsReached) {
   EXPECT_EQ(calls, 3);
   EXPECT_EQ(watched_.event, 9u);
   EXPECT_EQ(watched_.record, 77u);
-  EXPECT_EQ(watched_.waits, 1u);
+  EXPECT_EQ(watched_.purpose, wire::WatchFor::kWait);
 }
 
 // For example, the worker has no memory for another event of the driver.

@@ -375,10 +375,16 @@ TEST_F(SessionTest, AWatchStandsForTheRecordItWasAskedAbout) {
   // A stream that a host function holds, an event recorded after it, and a watch of that record.
   ASSERT_TRUE(client().post(Custom::kLaunchHost, wire::LaunchHostBody{1, 1, 0}).ok());
   ASSERT_TRUE(post(api::Opcode::cuEventRecord, uint32_t{1}, uint32_t{1}).ok());
-  ASSERT_TRUE(client().post(Custom::kWatchEvent, wire::WatchEventBody{1, 20, 1, 0, 1, 0}).ok());
+  ASSERT_TRUE(
+      client()
+          .post(Custom::kWatchEvent, wire::WatchEventBody{1, 20, 1, 0, wire::WatchFor::kWait, 0})
+          .ok());
   // The event is recorded again in a stream that is not held, and watched again.
   ASSERT_TRUE(post(api::Opcode::cuEventRecord, uint32_t{1}, uint32_t{2}).ok());
-  ASSERT_TRUE(client().post(Custom::kWatchEvent, wire::WatchEventBody{1, 21, 1, 0, 1, 0}).ok());
+  ASSERT_TRUE(
+      client()
+          .post(Custom::kWatchEvent, wire::WatchEventBody{1, 21, 1, 0, wire::WatchFor::kWait, 0})
+          .ok());
   EXPECT_EQ(client().wait_word(21, 1), CUDA_SUCCESS);
   EXPECT_FALSE(client().word_reached(20, 1));
   wire::HostCallbackEvent event{};
@@ -387,9 +393,15 @@ TEST_F(SessionTest, AWatchStandsForTheRecordItWasAskedAbout) {
   EXPECT_EQ(client().wait_word(20, 1), CUDA_SUCCESS);
   // An event that was never recorded, and an id that is not an event.
   ASSERT_TRUE(post(api::Opcode::cuEventCreate, 0u, uint32_t{2}).ok());
-  ASSERT_TRUE(client().post(Custom::kWatchEvent, wire::WatchEventBody{2, 22, 1, 0, 1, 0}).ok());
+  ASSERT_TRUE(
+      client()
+          .post(Custom::kWatchEvent, wire::WatchEventBody{2, 22, 1, 0, wire::WatchFor::kWait, 0})
+          .ok());
   EXPECT_EQ(client().wait_word(22, 1), CUDA_SUCCESS);
-  ASSERT_TRUE(client().post(Custom::kWatchEvent, wire::WatchEventBody{99, 23, 1, 0, 0, 0}).ok());
+  ASSERT_TRUE(
+      client()
+          .post(Custom::kWatchEvent, wire::WatchEventBody{99, 23, 1, 0, wire::WatchFor::kReport, 0})
+          .ok());
   EXPECT_EQ(client().wait_word(23, 1), CUDA_ERROR_INVALID_HANDLE);
 }
 
@@ -401,10 +413,16 @@ TEST_F(SessionTest, AWatchOfWhoOnlyAsksEndsWithItsRecord) {
       post(api::Opcode::cuEventCreate, unsigned{CU_EVENT_DISABLE_TIMING}, uint32_t{1}).ok());
   ASSERT_TRUE(client().post(Custom::kLaunchHost, wire::LaunchHostBody{1, 1, 0}).ok());
   ASSERT_TRUE(post(api::Opcode::cuEventRecord, uint32_t{1}, uint32_t{1}).ok());
-  ASSERT_TRUE(client().post(Custom::kWatchEvent, wire::WatchEventBody{1, 20, 1, 0, 0, 0}).ok());
+  ASSERT_TRUE(
+      client()
+          .post(Custom::kWatchEvent, wire::WatchEventBody{1, 20, 1, 0, wire::WatchFor::kReport, 0})
+          .ok());
   // Waiting for the event does not record it. Of two watches, the later one is kept.
   ASSERT_TRUE(post(api::Opcode::cuStreamWaitEvent, uint32_t{2}, uint32_t{1}, 0u).ok());
-  ASSERT_TRUE(client().post(Custom::kWatchEvent, wire::WatchEventBody{1, 20, 2, 0, 0, 0}).ok());
+  ASSERT_TRUE(
+      client()
+          .post(Custom::kWatchEvent, wire::WatchEventBody{1, 20, 2, 0, wire::WatchFor::kReport, 0})
+          .ok());
   wire::HostCallbackEvent event{};
   ASSERT_NO_FATAL_FAILURE(next_callback(&event));
   EXPECT_FALSE(client().word_reached(20, 1));
@@ -414,7 +432,10 @@ TEST_F(SessionTest, AWatchOfWhoOnlyAsksEndsWithItsRecord) {
   // The event is recorded again in a stream in capture, so it must not be queried.
   ASSERT_TRUE(client().post(Custom::kLaunchHost, wire::LaunchHostBody{1, 1, 0}).ok());
   ASSERT_TRUE(post(api::Opcode::cuEventRecord, uint32_t{1}, uint32_t{1}).ok());
-  ASSERT_TRUE(client().post(Custom::kWatchEvent, wire::WatchEventBody{1, 20, 3, 0, 0, 0}).ok());
+  ASSERT_TRUE(
+      client()
+          .post(Custom::kWatchEvent, wire::WatchEventBody{1, 20, 3, 0, wire::WatchFor::kReport, 0})
+          .ok());
   ASSERT_TRUE(post(api::Opcode::cuStreamBeginCapture_v2, uint32_t{2},
                    unsigned{CU_STREAM_CAPTURE_MODE_GLOBAL})
                   .ok());

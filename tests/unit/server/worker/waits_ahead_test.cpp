@@ -14,6 +14,7 @@ namespace {
 
 using transport::Wake;
 using wire::Custom;
+using wire::WatchFor;
 
 const auto kEventRecord = static_cast<Custom>(api::Opcode::cuEventRecord);
 const auto kMemFree = static_cast<Custom>(api::Opcode::cuMemFree_v2);
@@ -42,8 +43,8 @@ class WaitsAheadTest : public testing::Test {
     header.flags = flags;
     ASSERT_TRUE(writer_->append(std::as_bytes(std::span(&header, 1)), body, Wake::kYes).ok());
   }
-  void send_wait(uint64_t record, uint32_t waits = 1, uint16_t flags = 0) {
-    const wire::WatchEventBody body{1, 2, 3, record, waits, 0};
+  void send_wait(uint64_t record, WatchFor purpose = WatchFor::kWait, uint16_t flags = 0) {
+    const wire::WatchEventBody body{1, 2, 3, record, purpose, 0};
     const auto bytes = std::as_bytes(std::span(&body, 1));
     send(Custom::kWatchEvent, {bytes.begin(), bytes.end()}, flags);
   }
@@ -90,6 +91,19 @@ TEST_F(WaitsAheadTest, AWaitWhoseRecordIsExecutedOvertakesWork) {
   EXPECT_EQ(take(), Custom::kInvalid);
   send(Custom::kLaunch);
   EXPECT_EQ(take(), Custom::kLaunch);
+}
+
+TEST_F(WaitsAheadTest, AQueryOvertakesWorkButNotItsRecord) {
+  send(Custom::kLaunch);
+  send(kEventRecord);
+  send(Custom::kLaunch);
+  send_wait(2, WatchFor::kQuery);
+  EXPECT_EQ(take(), Custom::kLaunch);
+  EXPECT_EQ(ahead(1), Opcodes{});
+  EXPECT_EQ(take(), kEventRecord);
+  EXPECT_EQ(ahead(2), Opcodes{Custom::kWatchEvent});
+  EXPECT_EQ(take(), Custom::kLaunch);
+  EXPECT_EQ(take(), Custom::kInvalid);
 }
 
 TEST_F(WaitsAheadTest, TheRequestBeforeItGoesWithIt) {
@@ -166,19 +180,19 @@ TEST_F(WaitsAheadTest, NothingElseIsOvertaken) {
 }
 
 TEST_F(WaitsAheadTest, OtherWatchesKeepTheirTurn) {
-  const auto keeps = [this](uint64_t record, uint32_t waits, uint16_t flags) {
+  const auto keeps = [this](uint64_t record, WatchFor purpose, uint16_t flags) {
     const uint64_t before = reader_->taken();
     send(kEventRecord);
     send(Custom::kLaunch);
-    send_wait(record, waits, flags);
+    send_wait(record, purpose, flags);
     EXPECT_EQ(take(), kEventRecord);
     EXPECT_EQ(ahead(before + 1), Opcodes{});
     EXPECT_EQ(take(), Custom::kLaunch);
     EXPECT_EQ(take(), Custom::kWatchEvent);
   };
-  keeps(0, 1, 0);                  // its record is not known
-  keeps(1, 0, 0);                  // no thread waits
-  keeps(1, 1, wire::kFlagTraced);  // a trace shows commands in order
+  keeps(0, WatchFor::kWait, 0);                  // its record is not known
+  keeps(1, WatchFor::kReport, 0);                // no thread waits
+  keeps(1, WatchFor::kWait, wire::kFlagTraced);  // a trace shows commands in order
   keeps(1'000'000'000, 1, 0);      // a record that was never made
 }
 
