@@ -116,11 +116,7 @@ std::vector<std::byte> write_created(const std::string& text, const Targets& tar
 }
 
 wire::NcclAskBody about(const Communicator& communicator, int32_t value = 0, int32_t other = 0) {
-  wire::NcclAskBody body{};
-  body.communicator = communicator.id;
-  body.value = value;
-  body.other = other;
-  return body;
+  return {.communicator = communicator.id, .value = value, .other = other};
 }
 
 // NCCL's functions for teams return no error, and crash for an invalid communicator. The client's
@@ -359,10 +355,7 @@ int ncclLLA2ACreateRequirement(int blocks, int slots, void* handle, void* requir
 int ncclLLA2ACalcSlots(int elements, int element_bytes) {
   Session* const session = any_session();
   if (!session) return 0;
-  wire::NcclAskBody body{};
-  body.value = elements;
-  body.other = element_bytes;
-  return ask(*session, Question::kSlots, body).error;
+  return ask(*session, Question::kSlots, {.value = elements, .other = element_bytes}).error;
 }
 
 }  // namespace rcuda::client::nccl
