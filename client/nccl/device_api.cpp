@@ -17,6 +17,7 @@
 #include "client/nccl/library.h"
 #include "client/nccl/windows.h"
 #include "client/process/process.h"
+#include "common/base/append_bytes.h"
 #include "common/base/first_report.h"
 #include "common/base/log.h"
 
@@ -73,19 +74,19 @@ int read_requirements(const void* requirements, std::vector<std::byte>* tail, Ta
   head.requirement_bytes = static_cast<uint32_t>(bytes);
   head.resources = static_cast<uint32_t>(targets->resources.size());
   head.teams = static_cast<uint32_t>(targets->teams.size());
-  append(tail, std::span<const DeviceTail>(&head, 1));
-  append(tail, std::span(static_cast<const std::byte*>(requirements), bytes));
+  append_bytes(tail, std::span(&head, 1));
+  append_bytes(tail, std::span(static_cast<const std::byte*>(requirements), bytes));
   std::memset(tail->data() + sizeof head + head.lists_at, 0, sizeof lists);
   tail->resize((tail->size() + 7) & ~size_t{7});
   for (DeviceResource one : targets->resources) {
     one.next = nullptr;
     one.buffer = one.first_signal = one.first_counter = nullptr;
-    append(tail, std::span<const DeviceResource>(&one, 1));
+    append_bytes(tail, std::span(&one, 1));
   }
   for (DeviceTeam one : targets->teams) {
     one.next = nullptr;
     one.made = nullptr;
-    append(tail, std::span<const DeviceTeam>(&one, 1));
+    append_bytes(tail, std::span(&one, 1));
   }
   return kSuccess;
 }
