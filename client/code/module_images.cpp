@@ -12,6 +12,7 @@
 #include "client/code/jit_options.h"
 #include "client/route/find_route.h"
 #include "client/session/session.h"
+#include "common/base/append_bytes.h"
 #include "common/base/log.h"
 #include "common/image/image.h"
 #include "common/image/kernel_names.h"
@@ -19,12 +20,6 @@
 
 namespace rcuda::client {
 namespace {
-
-template <typename Item>
-void append(const std::vector<Item>& items, std::vector<std::byte>* bytes) {
-  const auto more = std::as_bytes(std::span(items));
-  bytes->insert(bytes->end(), more.begin(), more.end());
-}
 
 // The functions of an image are queried during its load only if there are at most this many. A
 // program uses few functions of a large image, and the worker needs about 10 us for each answer.
@@ -132,9 +127,9 @@ CUresult load_image(Session& session, wire::ObjectId context, wire::Custom opcod
   body.info_log_bytes = static_cast<uint32_t>(std::min(buffers.info.capacity, kLogLimit));
   body.error_log_bytes = static_cast<uint32_t>(std::min(buffers.error.capacity, kLogLimit));
   std::vector<std::byte> tail;
-  append(image.hashes, &tail);
-  append(values, &tail);
-  append(library_values, &tail);
+  append_bytes(&tail, image.hashes);
+  append_bytes(&tail, values);
+  append_bytes(&tail, library_values);
   if (tail.size() > wire::kMaxBodyBytes - sizeof body) {
     RCUDA_ERROR(
         "cannot load a program of %zu relocatable parts with %zu options: rcuda takes up to %zu "

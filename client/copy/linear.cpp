@@ -83,11 +83,6 @@ wire::CopyBody body_of(const LinearCopy& copy, const CopyStream& stream,
   return body;
 }
 
-// Sends the copy and waits for the worker's answer, so that this call returns the driver's error.
-CUresult ask_to_copy(const CopyStream& stream, const wire::CopyBody& body) {
-  return stream.route.session->call(stream.route, body);
-}
-
 CUresult copy_in_worker(const CopyStream& stream, wire::CopyBody body, const CopyPlan& plan) {
   Session& session = *stream.route.session;
   // kSourceReady allows the worker to fetch the source early. Where pages are shared, it fetches
@@ -171,7 +166,7 @@ CUresult capture_copy(const LinearCopy& copy, const Location& destination, const
   };
   CUresult result = replace(destination, &body.destination, false);
   if (result == CUDA_SUCCESS) result = replace(source, &body.source, true);
-  if (result == CUDA_SUCCESS) result = ask_to_copy(stream, body);
+  if (result == CUDA_SUCCESS) result = session.call(stream.route, body);
   if (result != CUDA_SUCCESS) {
     for (const uint64_t callback : callbacks) session.events().remove_callback(callback);
   }
@@ -215,7 +210,7 @@ CUresult copy_addressed(const LinearCopy& copy, const Location& destination, con
                           memory_of_copy(copy.destination, copy.bytes));
   const wire::CopyBody body = body_of(copy, stream, destination, source, plan.mirrored);
   if (!plan.waits && (needs_access(destination, stream) || needs_access(source, stream))) {
-    return ask_to_copy(stream, body);
+    return stream.route.session->call(stream.route, body);
   }
   return copy_in_worker(stream, body, plan);
 }

@@ -51,6 +51,7 @@ CUresult locate(uint64_t address, size_t bytes, Side side, Location* location) {
     // A copy may span adjacent mappings of one reserved range.
     if (known->placement != Placement::kMapped) return CUDA_ERROR_INVALID_VALUE;
   }
+  location->sync_memops = known && known->sync_memops;
   if (known && known->session) {
     location->home = Home::kDevice;
     location->owner.emplace(route_of(*known));

@@ -21,6 +21,7 @@ struct Location {
   Home home = Home::kPageable;
   std::optional<Route> owner;  // kDevice: the worker, and a context there
   bool of_pool = false;
+  bool sync_memops = false;  // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
   uint64_t first = 0;  // the first byte of the range; 0 for an array
   size_t bytes = 0;
 };

@@ -61,14 +61,15 @@ CUresult prepare_copy(const Location& destination, const Location& source, CUstr
   RCUDA_RETURN_IF_CUDA_ERROR(prepare_mirrors(destination, source, pageable, plan));
   // A copy that was issued in another session's stream runs in a stream of this session. Nothing
   // makes the other stream wait for the copy, so the caller waits.
-  plan->waits = plan->stream->is_elsewhere;
+  plan->waits = plan->stream->is_elsewhere ||
+                (synchronous && (destination.sync_memops || source.sync_memops));
   if (pageable) {
     plan->way = to_device ? CopyWay::kFromPageable : CopyWay::kToPageable;
     return synchronous && to_device ? wait_before_copy(plan->stream->route) : CUDA_SUCCESS;
   }
-  // A synchronous copy within the device memory of one context does not wait. All other synchronous
-  // copies wait, also copies of managed memory, which is host memory too. Between two contexts, a
-  // synchronous copy is ordered in the default streams of both.
+  // A synchronous copy within the device memory of one context does not wait without sync_memops.
+  // All other synchronous copies wait, also copies of managed memory, which is host memory too.
+  // Between two contexts, a synchronous copy is ordered in the default streams of both.
   const bool between =
       to_device && from_device && destination.owner->context != source.owner->context;
   if (synchronous && (between || plan->mirrored != 0 || !(to_device && from_device))) {

@@ -242,11 +242,10 @@ CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
   // Remove the record first: another thread may get the addresses as soon as the worker has freed
   // them.
   RCUDA_ASSIGN_OR_RETURN(const Route owner, find_address_route(address));
-  rcuda::client::Session* const session = registry().reserved_by(address);
-  const size_t reserved = registry().unreserve(address);
+  const auto reserved = registry().unreserve(address);
   const CUresult result = forward_cuMemAddressFree(address, bytes, &owner);
-  if (reserved != 0 && !rcuda::api::is_gone(result)) {
-    (void)registry().reserve(address, reserved, session);
+  if (reserved && !rcuda::api::is_gone(result)) {
+    (void)registry().reserve(address, reserved->bytes, reserved->session);
   }
   return result;
 }

@@ -1,5 +1,6 @@
 // Memset. The command is posted after the checks that a local driver makes in the call. A function
-// without Async waits only if the host can access the memory, as CUDA documents.
+// without Async waits only if the host can access the memory or if the memory has
+// CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, as CUDA documents.
 
 #include <optional>
 
@@ -61,9 +62,8 @@ CUresult fill_by(const Fill& fill, CUstream stream, const Forward& forward) {
     RCUDA_RETURN_IF_CUDA_ERROR(mirror_for(route, stream, fill.destination));
   }
   const CUresult result = forward();
-  return result == CUDA_SUCCESS && visible && fill.synchronous && !may_capture(stream)
-             ? synchronize(route)
-             : result;
+  const bool waits = fill.synchronous && (visible || location.sync_memops) && !may_capture(stream);
+  return result == CUDA_SUCCESS && waits ? synchronize(route) : result;
 }
 
 // Begins to mirror page-locked memory that a memset node fills, because each launch of the graph

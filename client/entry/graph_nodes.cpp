@@ -68,32 +68,30 @@ CUresult pack_kernel(const CUDA_KERNEL_NODE_PARAMS& node, PackedKernel* packed) 
 
 // ---- host functions ----------------------------------------------------------------------------
 
-// Registers the node's function under an id that the worker uses to request it. The function runs
-// at every launch. It is removed when the worker's last graph releases it, or by the caller if the
-// worker refuses the node.
-CUresult register_host(const CUDA_HOST_NODE_PARAMS& given, const Object& owner,
-                       CUDA_HOST_NODE_PARAMS* numbered, uint64_t* id) {
-  if (!given.fn) return CUDA_ERROR_INVALID_VALUE;
-  WorkerEvents::GraphCallback callback;
-  callback.function = [given] { given.fn(given.userData); };
-  callback.given = given;
-  const auto added = owner.session->events().add_graph_callback(std::move(callback));
-  if (!added) return CUDA_ERROR_OUT_OF_MEMORY;
-  *id = *added;
-  *numbered = given;
-  numbered->userData = reinterpret_cast<void*>(static_cast<uintptr_t>(*id));
-  return CUDA_SUCCESS;
+// Registers the callback under an id that the worker uses to request it, and calls send() with node
+// parameters that have the id. The callback runs at every launch. It is removed when the worker's
+// last graph releases it, or if send() fails.
+template <typename Send>
+CUresult with_callback(WorkerEvents::GraphCallback callback, const Object& owner,
+                       const Send& send) {
+  WorkerEvents& events = owner.session->events();
+  const auto id = events.add_graph_callback(std::move(callback));
+  if (!id) return CUDA_ERROR_OUT_OF_MEMORY;
+  CUDA_HOST_NODE_PARAMS numbered{};
+  numbered.userData = reinterpret_cast<void*>(static_cast<uintptr_t>(*id));
+  const CUresult result = send(&numbered);
+  if (result != CUDA_SUCCESS) events.remove_callback(*id);
+  return result;
 }
 
 template <typename Send>
 CUresult with_host_function(const CUDA_HOST_NODE_PARAMS& given, const Object& owner,
                             const Send& send) {
-  CUDA_HOST_NODE_PARAMS numbered;
-  uint64_t id;
-  RCUDA_RETURN_IF_CUDA_ERROR(register_host(given, owner, &numbered, &id));
-  const CUresult result = send(&numbered);
-  if (result != CUDA_SUCCESS) owner.session->events().remove_callback(id);
-  return result;
+  if (!given.fn) return CUDA_ERROR_INVALID_VALUE;
+  WorkerEvents::GraphCallback callback;
+  callback.function = [given] { given.fn(given.userData); };
+  callback.given = given;
+  return with_callback(std::move(callback), owner, send);
 }
 
 // ---- copies ------------------------------------------------------------------------------------
@@ -166,14 +164,7 @@ class CopyNode {
 template <typename Send>
 CUresult with_peer_copy(const CopyBetweenServers& copy, const CUDA_MEMCPY3D& given,
                         const Object& owner, const Send& send) {
-  WorkerEvents& events = owner.session->events();
-  const auto id = events.add_graph_callback(node_function_of(copy, given));
-  if (!id) return CUDA_ERROR_OUT_OF_MEMORY;
-  CUDA_HOST_NODE_PARAMS numbered{};
-  numbered.userData = reinterpret_cast<void*>(static_cast<uintptr_t>(*id));
-  const CUresult result = send(&numbered);
-  if (result != CUDA_SUCCESS) events.remove_callback(*id);
-  return result;
+  return with_callback(node_function_of(copy, given), owner, send);
 }
 
 // Gets the parameters of a node that copies between servers. Returns false for other nodes.

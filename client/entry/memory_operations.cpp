@@ -72,8 +72,7 @@ CUresult check_wait(const Route& route, CUdeviceptr address) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-// Calls `wait` or `write` for each word of a batch. The members waitValue and writeValue have the
-// address at the same offset.
+// Calls `wait` or `write` for each word of a batch.
 template <typename Wait, typename Write>
 CUresult for_each_word(std::span<const CUstreamBatchMemOpParams> operations, const Wait& wait,
                        const Write& write) {
@@ -106,21 +105,13 @@ CUresult prepare(CUstream stream, std::span<const CUstreamBatchMemOpParams> oper
       [&](CUdeviceptr address) { return mirror_for(route, stream, address); });
 }
 
-CUresult prepare_wait(CUstream stream, CUstreamBatchMemOpType type, CUdeviceptr address,
-                      unsigned flags) {
+// The members waitValue and writeValue have the same layout.
+CUresult prepare_one(CUstream stream, CUstreamBatchMemOpType type, CUdeviceptr address,
+                     unsigned flags) {
   CUstreamBatchMemOpParams operation{};
   operation.waitValue.operation = type;
   operation.waitValue.address = address;
   operation.waitValue.flags = flags;
-  return prepare(stream, {&operation, 1});
-}
-
-CUresult prepare_write(CUstream stream, CUstreamBatchMemOpType type, CUdeviceptr address,
-                       unsigned flags) {
-  CUstreamBatchMemOpParams operation{};
-  operation.writeValue.operation = type;
-  operation.writeValue.address = address;
-  operation.writeValue.flags = flags;
   return prepare(stream, {&operation, 1});
 }
 
@@ -149,27 +140,25 @@ extern "C" {
 
 CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value,
                                 unsigned flags) {
-  RCUDA_RETURN_IF_CUDA_ERROR(prepare_wait(stream, CU_STREAM_MEM_OP_WAIT_VALUE_32, address, flags));
+  RCUDA_RETURN_IF_CUDA_ERROR(prepare_one(stream, CU_STREAM_MEM_OP_WAIT_VALUE_32, address, flags));
   return forward_cuStreamWaitValue32_v2(stream, address, value, flags);
 }
 
 CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value,
                                 unsigned flags) {
-  RCUDA_RETURN_IF_CUDA_ERROR(prepare_wait(stream, CU_STREAM_MEM_OP_WAIT_VALUE_64, address, flags));
+  RCUDA_RETURN_IF_CUDA_ERROR(prepare_one(stream, CU_STREAM_MEM_OP_WAIT_VALUE_64, address, flags));
   return forward_cuStreamWaitValue64_v2(stream, address, value, flags);
 }
 
 CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value,
                                  unsigned flags) {
-  RCUDA_RETURN_IF_CUDA_ERROR(
-      prepare_write(stream, CU_STREAM_MEM_OP_WRITE_VALUE_32, address, flags));
+  RCUDA_RETURN_IF_CUDA_ERROR(prepare_one(stream, CU_STREAM_MEM_OP_WRITE_VALUE_32, address, flags));
   return forward_cuStreamWriteValue32_v2(stream, address, value, flags);
 }
 
 CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value,
                                  unsigned flags) {
-  RCUDA_RETURN_IF_CUDA_ERROR(
-      prepare_write(stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, address, flags));
+  RCUDA_RETURN_IF_CUDA_ERROR(prepare_one(stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, address, flags));
   return forward_cuStreamWriteValue64_v2(stream, address, value, flags);
 }
 

@@ -116,10 +116,8 @@ void own_parts(ImageParts* image) {
 }
 
 bool is_preserved(const JitOptions& options) {
-  for (size_t i = 0; i < options.library_keys.size(); ++i) {
-    if (options.library_keys[i] == CU_LIBRARY_BINARY_IS_PRESERVED) return true;
-  }
-  return false;
+  const auto& keys = options.library_keys;
+  return std::find(keys.begin(), keys.end(), CU_LIBRARY_BINARY_IS_PRESERVED) != keys.end();
 }
 
 // Loads a library. `bytes`: the exact size of the image, for the contents of a file.

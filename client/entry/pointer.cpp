@@ -190,8 +190,7 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute which, CUd
     return CUDA_ERROR_INVALID_VALUE;
   }
   // A driver refuses this for memory of cuMemMap (580 on an H100).
-  if (Process::get().memory().reserved_by(address)) return CUDA_ERROR_NOT_SUPPORTED;
-  // The value is only stored and returned by queries; copies do not use it.
+  if (Process::get().memory().reservation(address)) return CUDA_ERROR_NOT_SUPPORTED;
   Process::get().memory().update(allocation->base, [value](Allocation& found) {
     found.sync_memops = *static_cast<const unsigned*>(value);
   });

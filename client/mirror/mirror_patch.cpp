@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "client/session/task_pool.h"
+#include "common/base/append_bytes.h"
 #include "common/wire/block_digest.h"
 #include "common/wire/marked_bytes.h"
 
@@ -13,12 +15,6 @@ namespace rcuda::client {
 namespace {
 
 constexpr size_t kMostBytes = wire::kMostPatchBlocks * kMirrorBlockBytes;
-
-template <typename T>
-void append(std::vector<std::byte>* tail, const T* items, size_t count) {
-  const auto* const bytes = reinterpret_cast<const std::byte*>(items);
-  tail->insert(tail->end(), bytes, bytes + count * sizeof(T));
-}
 
 size_t bytes_of(const SentBytes& sent) { return sizeof sent + sent.marks.size(); }
 
@@ -88,12 +84,12 @@ CUresult send_patch(const Mirror& mirror, uint64_t number, const Run& run, const
   for (size_t begin = part.at; begin < all && result == CUDA_SUCCESS;) {
     const size_t bytes = std::min(kMostBytes, all - begin);
     tail.clear();
-    append(&tail, content + begin, bytes);
-    append(&tail, mask + begin / 8, wire::mask_bytes(bytes));
+    append_bytes(&tail, std::span(content + begin, bytes));
+    append_bytes(&tail, std::span(mask + begin / 8, wire::mask_bytes(bytes)));
     for (size_t at = begin / kMirrorBlockBytes * kMirrorBlockBytes; at < begin + bytes;
          at += kMirrorBlockBytes) {
       const wire::BlockDigest digest = digest_of(mirror, run.at + at, content + at);
-      append(&tail, &digest, 1);
+      append_bytes(&tail, std::span(&digest, 1));
     }
     const wire::MirrorPatchBody body{reinterpret_cast<uintptr_t>(mirror.address), run.at + begin,
                                      number, static_cast<uint32_t>(bytes), begin + bytes != all};

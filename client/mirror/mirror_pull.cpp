@@ -307,8 +307,8 @@ std::vector<CUresult> pull(const std::vector<std::shared_ptr<Mirror>>& mirrors,
   }
   // The number of attempts is limited: a stream whose work never ends must not block the caller
   // indefinitely. The bytes of the last attempt are used unless they are outdated (is_outdated()).
-  constexpr int kAttempts = 4;
-  for (int attempt = 0; !due.empty(); ++attempt) {
+  constexpr int kAttempts = 5;
+  for (int attempt = 1; !due.empty(); ++attempt) {
     fetch_changes(due);
     std::erase_if(due, [&](Pull* pull) RCUDA_REQUIRES(pull_mutex) {
       return take_over(*pull, attempt == kAttempts);

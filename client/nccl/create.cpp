@@ -15,6 +15,7 @@
 #include "client/process/process.h"
 #include "client/route/find_route.h"
 #include "client/session/session.h"
+#include "common/base/append_bytes.h"
 #include "common/base/first_report.h"
 #include "common/base/log.h"
 
@@ -54,10 +55,10 @@ std::vector<std::byte> creation_tail(const Config& config, bool has_config,
   head.config = config;
   head.config.net_name = head.config.comm_name = nullptr;
   std::vector<std::byte> bytes;
-  append(&bytes, std::span<const CreateTail>(&head, 1));
-  append(&bytes, list);
-  append(&bytes, std::span(net.data(), head.net_name_bytes));
-  append(&bytes, std::span(name.data(), head.comm_name_bytes));
+  append_bytes(&bytes, std::span(&head, 1));
+  append_bytes(&bytes, list);
+  append_bytes(&bytes, std::span(net.data(), head.net_name_bytes));
+  append_bytes(&bytes, std::span(name.data(), head.comm_name_bytes));
   return bytes;
 }
 

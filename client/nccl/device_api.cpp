@@ -17,6 +17,7 @@
 #include "client/nccl/library.h"
 #include "client/nccl/windows.h"
 #include "client/process/process.h"
+#include "common/base/append_bytes.h"
 #include "common/base/first_report.h"
 #include "common/base/log.h"
 
@@ -73,19 +74,19 @@ int read_requirements(const void* requirements, std::vector<std::byte>* tail, Ta
   head.requirement_bytes = static_cast<uint32_t>(bytes);
   head.resources = static_cast<uint32_t>(targets->resources.size());
   head.teams = static_cast<uint32_t>(targets->teams.size());
-  append(tail, std::span<const DeviceTail>(&head, 1));
-  append(tail, std::span(static_cast<const std::byte*>(requirements), bytes));
+  append_bytes(tail, std::span(&head, 1));
+  append_bytes(tail, std::span(static_cast<const std::byte*>(requirements), bytes));
   std::memset(tail->data() + sizeof head + head.lists_at, 0, sizeof lists);
   tail->resize((tail->size() + 7) & ~size_t{7});
   for (DeviceResource one : targets->resources) {
     one.next = nullptr;
     one.buffer = one.first_signal = one.first_counter = nullptr;
-    append(tail, std::span<const DeviceResource>(&one, 1));
+    append_bytes(tail, std::span(&one, 1));
   }
   for (DeviceTeam one : targets->teams) {
     one.next = nullptr;
     one.made = nullptr;
-    append(tail, std::span<const DeviceTeam>(&one, 1));
+    append_bytes(tail, std::span(&one, 1));
   }
   return kSuccess;
 }
@@ -116,11 +117,7 @@ std::vector<std::byte> write_created(const std::string& text, const Targets& tar
 }
 
 wire::NcclAskBody about(const Communicator& communicator, int32_t value = 0, int32_t other = 0) {
-  wire::NcclAskBody body{};
-  body.communicator = communicator.id;
-  body.value = value;
-  body.other = other;
-  return body;
+  return {.communicator = communicator.id, .value = value, .other = other};
 }
 
 // NCCL's functions for teams return no error, and crash for an invalid communicator. The client's
@@ -359,10 +356,7 @@ int ncclLLA2ACreateRequirement(int blocks, int slots, void* handle, void* requir
 int ncclLLA2ACalcSlots(int elements, int element_bytes) {
   Session* const session = any_session();
   if (!session) return 0;
-  wire::NcclAskBody body{};
-  body.value = elements;
-  body.other = element_bytes;
-  return ask(*session, Question::kSlots, body).error;
+  return ask(*session, Question::kSlots, {.value = elements, .other = element_bytes}).error;
 }
 
 }  // namespace rcuda::client::nccl

@@ -27,6 +27,7 @@
 #include "client/objects/named.h"
 #include "client/objects/stream.h"
 #include "client/route/find_route.h"
+#include "common/base/append_bytes.h"
 #include "common/base/first_report.h"
 #include "common/base/log.h"
 
@@ -126,8 +127,8 @@ int operate_with(const OperationConfig* config, Call call, void* comm, void* str
   std::vector<std::byte> tail;
   const char* const algorithms = std::exchange(head.config.algorithms, nullptr);
   head.config.launch_event = nullptr;
-  append(&tail, std::span<const OperationTail>(&head, 1));
-  append(&tail, std::span(algorithms, head.algorithm_bytes));
+  append_bytes(&tail, std::span(&head, 1));
+  append_bytes(&tail, std::span(algorithms, head.algorithm_bytes));
   return operate(call, comm, stream, std::move(tail));
 }
 
@@ -138,7 +139,7 @@ std::vector<std::byte> put_tail(size_t offset, int signal, int context, unsigned
   put.context = context;
   put.flags = flags;
   std::vector<std::byte> tail;
-  append(&tail, std::span<const PutTail>(&put, 1));
+  append_bytes(&tail, std::span(&put, 1));
   return tail;
 }
 
@@ -266,7 +267,7 @@ int ncclSignal(int peer, int signal, int context, unsigned flags, void* comm, vo
 int ncclWaitSignal(int count, SignalWait* waits, void* comm, void* stream) {
   if (count < 1 || !waits) return refuse(kInvalidArgument);
   std::vector<std::byte> tail;
-  append(&tail, std::span<const SignalWait>(waits, static_cast<size_t>(count)));
+  append_bytes(&tail, std::span(waits, static_cast<size_t>(count)));
   return operate(call_of(Verb::kWaitSignal, nullptr, nullptr, 0, 0), comm, stream, std::move(tail));
 }
 

@@ -9,6 +9,7 @@
 #include "client/nccl/library.h"
 #include "client/route/capture.h"
 #include "client/route/find_route.h"
+#include "common/base/append_bytes.h"
 #include "common/wire/command.h"
 
 namespace rcuda::client::nccl {
@@ -20,9 +21,8 @@ constexpr size_t kMostBytes =
 void append(const Step& step, std::vector<std::byte>* bytes) {
   Call call = step.call;
   call.tail_bytes = static_cast<uint32_t>(step.tail.size());
-  const auto head = std::as_bytes(std::span(&call, 1));
-  bytes->insert(bytes->end(), head.begin(), head.end());
-  bytes->insert(bytes->end(), step.tail.begin(), step.tail.end());
+  append_bytes(bytes, std::span(&call, 1));
+  append_bytes(bytes, step.tail);
   bytes->resize((bytes->size() + 7) & ~size_t{7});
 }
 

@@ -5,7 +5,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include <cuda.h>
@@ -28,12 +27,6 @@ struct Step {
   // Called with the worker's answer, if the call has one. Returns the ncclResult_t of the call.
   std::function<int(const Answer&)> answered = {};
 };
-
-template <typename T>
-void append(std::vector<std::byte>* bytes, std::span<const T> items) {
-  const auto more = std::as_bytes(items);
-  bytes->insert(bytes->end(), more.begin(), more.end());
-}
 
 // Makes the step of a call on a communicator.
 Step step_on(Communicator& communicator, Verb verb);

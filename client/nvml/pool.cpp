@@ -178,6 +178,7 @@ void Pool::ask(Server* server, bool now) {
     server->failure = report.status().context();
     const bool is_new = first_report(server->failure);
     if (is_new || server->has_answered) RCUDA_WARN("NVML: %s", server->failure.c_str());
+    server->has_answered = false;
   }
 }
 

@@ -76,13 +76,13 @@ bool Registry::is_granted(uint64_t base, size_t bytes, const Session* session) c
   });
 }
 
-size_t Registry::unreserve(uint64_t base) {
+std::optional<Registry::Reserved> Registry::unreserve(uint64_t base) {
   WriterLock lock(mutex_);
   const auto found = reservations_.find(base);
-  if (found == reservations_.end()) return 0;
-  const size_t bytes = found->second.bytes;
+  if (found == reservations_.end()) return std::nullopt;
+  const Reserved reserved{base, found->second.bytes, found->second.session};
   reservations_.erase(found);
-  return bytes;
+  return reserved;
 }
 
 std::optional<Registry::Reserved> Registry::reservation(uint64_t address) const {
@@ -92,11 +92,6 @@ std::optional<Registry::Reserved> Registry::reservation(uint64_t address) const 
   const auto& [base, found] = *std::prev(next);
   if (address - base >= found.bytes) return std::nullopt;
   return Reserved{base, found.bytes, found.session};
-}
-
-Session* Registry::reserved_by(uint64_t address) const {
-  const auto found = reservation(address);
-  return found ? found->session : nullptr;
 }
 
 std::optional<Allocation> Registry::remove(uint64_t base) {

@@ -84,15 +84,14 @@ class Registry {
   // Records a range of cuMemAddressReserve. Returns false if it is not inside of the session's
   // addresses.
   bool reserve(uint64_t base, size_t bytes, Session* session);
-  size_t unreserve(uint64_t base);  // returns its bytes; 0 if no reservation begins there
   struct Reserved {
     uint64_t base = 0;
     size_t bytes = 0;
     Session* session = nullptr;
   };
+  std::optional<Reserved> unreserve(uint64_t base);  // the reservation that begins at `base`
   // Returns the reservation that contains the address.
   std::optional<Reserved> reservation(uint64_t address) const;
-  Session* reserved_by(uint64_t address) const;  // null if it is not reserved
   // Calls `change` with the allocation that begins at `base`, if it exists. `change` must not
   // change the range.
   template <typename Change>

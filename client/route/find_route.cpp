@@ -137,7 +137,9 @@ CudaResult<Route> find_address_route(CUdeviceptr address) {
   }
   const CudaResult<Route> current = find_current_route();
   Session* session = process.session_of_address(address);
-  if (!session) session = process.memory().reserved_by(address);
+  if (!session) {
+    if (const auto reserved = process.memory().reservation(address)) session = reserved->session;
+  }
   if (!session || (current && current->session == session)) return current;
   return Route{session, wire::primary_context_id(0), process.ordinal_of(*session, 0)};
 }

@@ -17,15 +17,17 @@
 
 namespace rcuda::client {
 
+// ---- commands ----------------------------------------------------------------------------------
+
+namespace {
+
+// Returns the calling thread's number, counted from 1 in the order in which threads first call this
+// function.
 uint32_t thread_number() {
   static std::atomic<uint32_t> threads{0};
   thread_local const uint32_t number = threads.fetch_add(1, std::memory_order_relaxed) + 1;
   return number;
 }
-
-// ---- commands ----------------------------------------------------------------------------------
-
-namespace {
 
 bool is_of_fetches(const Timeline* timeline) {
   return timeline && timeline->stream() == wire::kFetchStream;

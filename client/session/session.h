@@ -294,8 +294,4 @@ class Session final : public TimelineHost {
   MirrorSync mirrors_{*this, timelines_};
 };
 
-// Returns the calling thread's number, counted from 1 in the order in which threads first call this
-// function.
-uint32_t thread_number();
-
 }  // namespace rcuda::client

@@ -103,7 +103,7 @@ Result<std::unique_ptr<Staging>> Staging::open(Session& session, const wire::Rea
   MutexLock lock(staging->mutex_);
   for (uint32_t i = 0; i < slots; ++i) {
     // Enough words are free: the session has not used any yet.
-    staging->ready_.push_back({i, uint64_t{i} * kSlotBytes, *session.words().acquire_spare()});
+    staging->ready_.push_back({uint64_t{i} * kSlotBytes, *session.words().acquire_spare()});
   }
   staging->slot_count_ = slots;
   return staging;

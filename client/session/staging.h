@@ -60,7 +60,6 @@ class Staging {
   // together with {word, sequence}, and releases it. The next user of the slot first waits until
   // the word has reached the sequence.
   struct Slot {
-    uint32_t index = 0;
     uint64_t offset = 0;  // in the staging region
     Word word;            // its sequence is the one to send
     const Timeline* user = nullptr;

@@ -1,5 +1,9 @@
 // The kind of a pointer: device, page-locked, managed or unknown; ranges and attributes by the
 // driver.
+#include <atomic>
+#include <chrono>
+#include <thread>
+
 #include <cuda.h>
 
 #include "program.h"
@@ -18,6 +22,21 @@ void expect_type(const void* pointer, cudaMemoryType type, const char* name) {
           ((type == cudaMemoryTypeDevice) == (attributes.hostPointer == nullptr)));
   }
   std::printf("%s: type %d\n", name, attributes.type);
+}
+
+// Whether the host waits for the stream's earlier work in a call.
+template <typename Call>
+bool waits_in(const Call& call) {
+  std::atomic<bool> done{false};
+  const auto end_late = [](void* flag) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    *static_cast<std::atomic<bool>*>(flag) = true;
+  };
+  CUDA(cudaLaunchHostFunc(nullptr, end_late, &done));
+  CHECK(call() == CUDA_SUCCESS);
+  const bool was_done = done;
+  CUDA(cudaDeviceSynchronize());
+  return was_done;
 }
 
 int main() {
@@ -79,6 +98,10 @@ int main() {
   CHECK(!is_synchronous());
   CHECK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, inside) == CUDA_SUCCESS);
   CHECK(is_synchronous());
+  const auto beside = reinterpret_cast<CUdeviceptr>(other.get());
+  CHECK(waits_in([&] { return cuMemcpyDtoD(inside, beside, 40); }));
+  CHECK(waits_in([&] { return cuMemcpyDtoD(beside, inside, 40); }));
+  CHECK(waits_in([&] { return cuMemsetD8(inside, 1, 40); }));
 
   CUDA(cudaFreeHost(pinned));
   CUDA(cudaFree(managed));

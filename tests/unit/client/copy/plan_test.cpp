@@ -66,6 +66,16 @@ TEST_F(PlanTest, NobodyWaitsForACopyWithinADevice) {
   EXPECT_FALSE(plan(*device_, *also_device_, here_, false).waits);
 }
 
+TEST_F(PlanTest, SynchronousCopiesOfMemoryWithSyncMemopsAreWaitedFor) {
+  const uint64_t address = allocate(first_session(), 0x30000, kBytes);
+  process().memory().update(address, [](Allocation& memory) { memory.sync_memops = true; });
+  const Location marked = located(address);
+  EXPECT_TRUE(plan(marked, *device_, here_, true).waits);
+  EXPECT_TRUE(plan(*device_, marked, here_, true).waits);
+  EXPECT_TRUE(plan(marked, *host_, here_, true).waits);
+  EXPECT_FALSE(plan(marked, *device_, here_, false).waits);
+}
+
 // The copy runs in a stream of the worker that has the memory. Later work in the stream of the call
 // must come after the copy, so the call waits for the copy.
 TEST_F(PlanTest, ACopyInAnotherServersStreamIsWaitedFor) {

@@ -124,15 +124,15 @@ TEST_F(FreeTest, ARefusedCloseCountsWithOpeningsOfOtherThreads) {
 }
 
 TEST_F(FreeTest, AReservationIsForgottenBeforeItEnds) {
-  Session* reserved = &first_session();
+  bool is_reserved = true;
   first().on(static_cast<uint16_t>(api::Opcode::cuMemAddressFree), [&](const Command&) {
-    reserved = memory().reserved_by(address());
+    is_reserved = memory().reservation(address()).has_value();
     return Answer{};
   });
   ASSERT_TRUE(memory().reserve(address(), kBytes, &first_session()));
   EXPECT_EQ(ordered_with(first(), [&] { return cuMemAddressFree(address(), kBytes); }),
             CUDA_SUCCESS);
-  EXPECT_EQ(reserved, nullptr);
+  EXPECT_FALSE(is_reserved);
 }
 
 TEST_F(FreeTest, ARefusedCallLeavesTheMemoryKnown) {
@@ -156,8 +156,10 @@ TEST_F(FreeTest, ARefusedCallLeavesTheMemoryKnown) {
   ASSERT_TRUE(memory().reserve(address(), kBytes, &first_session()));
   EXPECT_EQ(ordered_with(first(), [&] { return cuMemAddressFree(address(), kBytes); }),
             CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(memory().reserved_by(address()), &first_session());
-  EXPECT_EQ(memory().unreserve(address()), kBytes);
+  const auto reserved = memory().unreserve(address());
+  ASSERT_TRUE(reserved);
+  EXPECT_EQ(reserved->session, &first_session());
+  EXPECT_EQ(reserved->bytes, kBytes);
 }
 
 // With RCUDA_SYNC and during captures, the result is that of this free, not of an earlier command.

@@ -40,16 +40,16 @@ TEST(RegistryTest, KnowsWhoReservedAnAddress) {
   const AddressWindows windows({{0x1000, 0x1000}});
   registry.grant(windows, session);
   EXPECT_TRUE(registry.reserve(0x1000, 0x100, session));
-  EXPECT_EQ(registry.reserved_by(0xfff), nullptr);
-  EXPECT_EQ(registry.reserved_by(0x1000), session);
-  EXPECT_EQ(registry.reserved_by(0x10ff), session);
-  EXPECT_EQ(registry.reserved_by(0x1100), nullptr);
+  EXPECT_FALSE(registry.reservation(0xfff));
+  EXPECT_TRUE(registry.reservation(0x1000));
+  EXPECT_EQ(registry.reservation(0x10ff)->session, session);
   EXPECT_EQ(registry.reservation(0x10ff)->base, 0x1000u);
   EXPECT_EQ(registry.reservation(0x10ff)->bytes, 0x100u);
   EXPECT_FALSE(registry.reservation(0x1100));
   EXPECT_FALSE(registry.find(0x1000));
-  registry.unreserve(0x1000);
-  EXPECT_EQ(registry.reserved_by(0x1000), nullptr);
+  EXPECT_FALSE(registry.unreserve(0x1001));
+  EXPECT_EQ(registry.unreserve(0x1000)->bytes, 0x100u);
+  EXPECT_FALSE(registry.reservation(0x1000));
 }
 
 TEST(RegistryTest, NoAddressBelongsToTwoServers) {
