@@ -46,7 +46,7 @@ uint64_t now_ns() {
 }
 
 Status check_id(uint64_t id) {
-  if (id < Prober::kTransfer / 2) return {};
+  if (id < uint64_t{1} << 63) return {};  // so an id is never Prober::kTransfer
   return {Code::kInvalidArgument, "the client sent the id " + std::to_string(id) +
                                       " for a peer copy or signal; an id must be below 2^63"};
 }
