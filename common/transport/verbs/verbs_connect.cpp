@@ -5,9 +5,9 @@
 
 #include <fcntl.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 
 #include "common/base/log.h"
+#include "common/base/random_bytes.h"
 #include "common/base/socket_io.h"
 #include "common/base/start_thread.h"
 #include "common/base/units.h"
@@ -82,10 +82,7 @@ Status VerbsLink::open(const Socket& control, bool server, Hello* own, Hello* pe
   if (server) {
     RCUDA_RETURN_IF_ERROR(connection_.open_server(local));
     write_address(local, connection_.port(), own);
-    if (::getrandom(own->token.data(), own->token.size(), 0) !=
-        static_cast<ssize_t>(own->token.size())) {
-      return Status::from_errno(errno, "making a random token for an RDMA connection (getrandom)");
-    }
+    RCUDA_RETURN_IF_ERROR(fill_randomly(own->token));
   } else {
     RCUDA_RETURN_IF_ERROR(receive_hello(control, peer, deadline));
     RCUDA_RETURN_IF_ERROR(connection_.open_client(local, read_address(*peer), {control, deadline}));
