@@ -1,5 +1,5 @@
-// fill_randomly(): random bytes from the kernel, for secrets and unique names. Any thread. Blocks only
-// until the kernel has its first random numbers after the boot.
+// fill_randomly(): random bytes from the kernel, for secrets and unique names. Any thread. Blocks
+// only until the kernel has its first random numbers after the boot.
 #pragma once
 
 #include <cerrno>
