@@ -27,13 +27,12 @@ Status reason_of(const Status& received, const Status& sent) {
 }  // namespace
 
 Status VerbsLink::make_window(size_t bytes) {
-  void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base == MAP_FAILED) {
+  window_ = Mapping::anonymous(bytes);
+  if (!window_) {
     return allocation_error(errno, "allocating a window of " + exact_bytes_text(bytes));
   }
-  window_ = Mapping(base, bytes);
-  window_mr_.reset(
-      ibv_reg_mr(connection_.pd(), base, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+  window_mr_.reset(ibv_reg_mr(connection_.pd(), window_.data(), bytes,
+                              IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
   return window_mr_ ? Status() : registration_error(errno, bytes);
 }
 
