@@ -297,8 +297,6 @@ Status carry_out(const Options& options, wire::LeaseOperation operation, uint64_
   return {};
 }
 
-Status check_server(const std::string& name) { return tools::parse_server(name).status(); }
-
 // Adds the options that select a lease: its id or its job.
 void add_lease(config::CommandLine* command, Options* options) {
   config::Option id =
@@ -324,13 +322,13 @@ int start(int argc, char** argv) {
     command->option("node", &options.node, "host or host:port")
         .type_name("NODE")
         .required()
-        .check(check_server);
+        .check(tools::check_server);
   }
   listing
       .option("node", &options.nodes,
               "host or host:port (default: the servers of RCUDA_DEVICES, or localhost)")
       .type_name("NODE")
-      .check(check_server);
+      .check(tools::check_server);
   taking.option("--devices", &options.devices, "a number of devices, or their list (=0,3)")
       .type_name("N")
       .check([](const std::string& text) {
