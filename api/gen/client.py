@@ -39,12 +39,6 @@ using api::Blob;
     return "".join(lines)
 
 
-def element_bytes(argument):
-    if argument.kind:
-        return "sizeof(wire::ObjectId)"
-    return f"sizeof({argument.element})"
-
-
 def count_expression(argument):
     """The number of elements in the application's array."""
     if argument.count_from:
@@ -153,7 +147,7 @@ def emit_inputs(function, types):
             # The number of requested elements; 0 if the array is null.
             room = "room" if a.count_from else "whole"
             lines.append(f"  const uint32_t {a.name}_room = call.{room}({a.name} != nullptr ? "
-                         f"{count_expression(a)} : 0, {element_bytes(a)}, {arrays});\n"
+                         f"{count_expression(a)} : 0, {a.element_bytes}, {arrays});\n"
                          f"  in.value({a.name}_room);\n")
             if a.count_from:
                 lines.append(f"  in.value<uint32_t>({a.name} != nullptr);\n")
@@ -189,9 +183,9 @@ def reply_bytes(function):
             terms.append("32 + api::kBlobPieceBytes")
         elif a.form in ("out", "inout", "named"):
             if a.count:
-                terms.append(f"16 + {a.name}_room * {element_bytes(a)}")
+                terms.append(f"16 + {a.name}_room * {a.element_bytes}")
             else:
-                terms.append(f"8 + {element_bytes(a)}")
+                terms.append(f"8 + {a.element_bytes}")
     return " + ".join(terms) or "0"
 
 

@@ -49,7 +49,7 @@ def emit_decode(function, types):
             lines.append(f"  const bool {a.name}_present = in.value<uint32_t>() != 0;\n")
         elif a.form in ("out", "named") and a.count:
             lines.append(f"  const auto {a.name}_room = in.value<uint32_t>();\n"
-                         f"  if ({a.name}_room > kMaxReplyBytes / {element_bytes(a)}) in.reject();\n")
+                         f"  if ({a.name}_room > kMaxReplyBytes / {a.element_bytes}) in.reject();\n")
             if a.count_from:
                 lines.append(f"  const bool {a.name}_present = in.value<uint32_t>() != 0;\n")
                 if not a.nullable:
@@ -59,10 +59,6 @@ def emit_decode(function, types):
             lines.append(f"  const auto {a.name}_wire = in.value<wire::ObjectId>();\n")
     lines.append("  if (!in.complete()) return kMalformed;\n")
     return lines
-
-
-def element_bytes(a):
-    return "sizeof(wire::ObjectId)" if a.kind else f"sizeof({a.element})"
 
 
 def passed_count(a):

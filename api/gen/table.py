@@ -93,6 +93,11 @@ class Argument:
     def is_output(self):
         return self.form in OUTPUTS
 
+    @property
+    def element_bytes(self):
+        """The size of an array's element on the wire, as a C++ expression."""
+        return "sizeof(wire::ObjectId)" if self.kind else f"sizeof({self.element})"
+
 
 @dataclasses.dataclass
 class Function:

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/host_port.h"
+#include "common/base/list_text.h"
 #include "common/base/parse_number.h"
 #include "common/cuda/visible_devices.h"
 
@@ -18,12 +19,6 @@ Status malformed(const std::string& text, const std::string& why) {
   return Status(Code::kInvalidArgument,
                 "\"" + text + "\" is not a device: " + why +
                     "; write host[@port]:gpu, for example node1:0, node1:0-3 or node2@8308:1");
-}
-
-std::string_view trimmed(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
 using Devices = std::vector<DeviceAddress>;

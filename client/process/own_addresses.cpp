@@ -22,7 +22,7 @@ wire::AddressWindow host_addresses_beside(const std::vector<AddressRange>& mappi
   constexpr uint64_t kUsualEnd = wire::kHostRangeBase + wire::kHostRangeBytes;
   const std::vector<AddressRange> usual = gaps(mappings, wire::kHostRangeBase, kUsualEnd);
   if (usual.size() == 1 && usual[0].end - usual[0].begin == kUsual.bytes) return kUsual;
-  for (const wire::AddressSpan& span : wire::kWindowRanges) {
+  for (const AddressRange& span : wire::kWindowRanges) {
     for (const AddressRange& gap : gaps(mappings, span.begin, span.end)) {
       if (gap.end - gap.begin < kUsual.bytes + 2 * kRoom) continue;
       return {(gap.end - kRoom - kUsual.bytes) / wire::kWindowUnit * wire::kWindowUnit,
@@ -44,10 +44,9 @@ std::vector<wire::AddressWindow> own_addresses() {
   const Result<std::vector<AddressRange>> mappings = own_mappings();
   std::vector<wire::AddressWindow> used;
   if (!mappings.ok()) return used;
-  std::vector<wire::AddressSpan> spans(std::begin(wire::kWindowRanges),
-                                       std::end(wire::kWindowRanges));
+  std::vector<AddressRange> spans(std::begin(wire::kWindowRanges), std::end(wire::kWindowRanges));
   spans.push_back(wire::kBases);
-  for (const wire::AddressSpan& span : spans) {
+  for (const AddressRange& span : spans) {
     uint64_t last_end = 0;
     for (const AddressRange& mapping : *mappings) {
       const uint64_t begin = std::max(mapping.begin - std::min(mapping.begin, kRoom), span.begin);

@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <string>
 
-#include <sys/random.h>
-
 #include "client/session/session.h"
+#include "common/base/random_bytes.h"
 #include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
@@ -67,9 +66,7 @@ CUresult Peers::link(Session& one, Session& other, uint32_t* link) {
   body.encrypted = one.must_encrypt() || other.must_encrypt() ? 2
                    : one.encrypted() || other.encrypted()     ? 1
                                                               : 0;
-  if (getrandom(body.token, sizeof body.token, 0) != sizeof body.token) {
-    return CUDA_ERROR_OPERATING_SYSTEM;
-  }
+  if (!fill_randomly(body.token).ok()) return CUDA_ERROR_OPERATING_SYSTEM;
   // Other hosts cannot use a loopback address. So if only `other` has such an address, its worker
   // connects to the worker of `one`.
   const bool other_way = is_loopback(other.server().host) && !is_loopback(one.server().host);

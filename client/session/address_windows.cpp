@@ -28,7 +28,7 @@ bool overlap(uint64_t base, uint64_t size, uint64_t address, uint64_t bytes) {
 }
 
 bool is_for_devices(const wire::AddressWindow& window) {
-  const auto inside = [&](const wire::AddressSpan& span) {
+  const auto inside = [&](const AddressRange& span) {
     return contains(span.begin, span.end - span.begin, window.base, window.bytes);
   };
   return inside(wire::kBases) ||

@@ -6,7 +6,6 @@
 #include <string_view>
 #include <thread>
 
-#include <sys/random.h>
 #include <unistd.h>
 
 #include "api/command_hashes.h"
@@ -18,6 +17,7 @@
 #include "common/base/host_name.h"
 #include "common/base/host_port.h"
 #include "common/base/log.h"
+#include "common/base/random_bytes.h"
 #include "common/base/units.h"
 #include "common/base/usable_processors.h"
 #include "common/reach/connect.h"
@@ -113,9 +113,7 @@ Result<wire::Hello> make_hello() {
   // the network.
   const char* user = ::secure_getenv("USER");
   hello.user = user && *user ? user : "uid " + std::to_string(hello.uid);
-  if (::getrandom(hello.session, sizeof hello.session, 0) != sizeof hello.session) {
-    return Status::from_errno(errno, "cannot make the random name of a session (getrandom)");
-  }
+  RCUDA_RETURN_IF_ERROR(fill_randomly(hello.session));
   return hello;
 }
 

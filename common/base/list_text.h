@@ -33,6 +33,14 @@ inline std::string comma_list(const std::vector<uint32_t>& numbers) {
   return text;
 }
 
+// Returns the text without the blanks and line ends at its two ends.
+inline std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\r\n\v\f";
+  const size_t first = text.find_first_not_of(kBlanks);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
+}
+
 // Removes the first item and the `separator` after it from `list`. Returns the item.
 inline std::string_view take_item(std::string_view* list, char separator) {
   const size_t end = std::min(list->find(separator), list->size());

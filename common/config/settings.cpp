@@ -1,7 +1,6 @@
 #include "common/config/settings.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cstdlib>
 #include <iterator>
 #include <optional>
@@ -11,19 +10,6 @@
 #include "common/base/parse_number.h"
 
 namespace rcuda::config {
-namespace {
-
-std::string_view trim(std::string_view text) {
-  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front()))) {
-    text.remove_prefix(1);
-  }
-  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back()))) {
-    text.remove_suffix(1);
-  }
-  return text;
-}
-
-}  // namespace
 
 std::string decimal_text(double number) {
   char text[32];
@@ -52,7 +38,7 @@ Status SettingBase::at_origin(Status status) const {
 }
 
 Status SettingBase::set(std::string_view text, std::string_view name, std::string_view origin) {
-  if (!parse(trim(text))) {
+  if (!parse(trimmed(text))) {
     return Status(Code::kInvalidArgument, std::string(name) + "=" + std::string(text) + " (from " +
                                               std::string(origin) + ") is not usable: it takes " +
                                               accepted());
@@ -180,7 +166,7 @@ bool OrdinalList::parse(std::string_view text) {
   while (!text.empty()) {
     const size_t comma = text.find(',');
     uint32_t value = 0;
-    if (!parse_number(trim(text.substr(0, comma)), &value)) return false;
+    if (!parse_number(trimmed(text.substr(0, comma)), &value)) return false;
     if (std::find(values.begin(), values.end(), value) != values.end()) return false;
     values.push_back(value);
     if (comma == std::string_view::npos) break;

@@ -96,13 +96,6 @@ Status collect(const toml::table& table, const std::vector<std::string>& above,
   return {};
 }
 
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t\r";
-  const size_t first = text.find_first_not_of(kBlanks);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
-}
-
 // Returns the line with this number. The first line has the number 1.
 std::string_view line_of(std::string_view text, size_t number) {
   for (; number > 1 && !text.empty(); --number) {

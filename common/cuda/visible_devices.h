@@ -13,7 +13,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cctype>
 #include <cstddef>
 #include <cstdlib>
 #include <functional>
@@ -21,6 +20,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "common/base/lower.h"
 
 namespace rcuda::cuda {
 
@@ -59,8 +60,7 @@ inline size_t find_number(const std::string& entry, size_t count, std::string* p
 inline size_t find_uuid(const std::string& entry, const std::vector<std::string>& uuids,
                         std::string* problem) {
   constexpr size_t kPrefix = 4, kLength = 36;  // "GPU-", and 32 digits with their dashes
-  std::string wanted = lists_uuids(entry) ? entry.substr(kPrefix, kLength) : "";
-  for (char& c : wanted) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const std::string wanted = lists_uuids(entry) ? lower(entry.substr(kPrefix, kLength)) : "";
   size_t found = kNone;
   for (size_t i = 0; i < uuids.size() && !wanted.empty(); ++i) {
     if (!lists_uuids(uuids[i]) || !uuids[i].substr(kPrefix).starts_with(wanted)) continue;

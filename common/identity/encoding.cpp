@@ -1,9 +1,5 @@
 #include "common/identity/encoding.h"
 
-#include <cerrno>
-
-#include <sys/random.h>
-
 namespace rcuda::identity {
 namespace {
 
@@ -60,11 +56,6 @@ std::string to_base64url(std::span<const uint8_t> bytes) { return encode(bytes, 
 
 bool from_base64url(std::string_view text, std::span<uint8_t> bytes) {
   return decode(text, kBase64Digits, 6, bytes);
-}
-
-Status fill_randomly(std::span<uint8_t> bytes) {
-  if (::getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size())) return {};
-  return Status::from_errno(errno, "making a random secret (getrandom)");
 }
 
 }  // namespace rcuda::identity

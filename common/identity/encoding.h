@@ -1,15 +1,13 @@
-// Bytes as text: lower-case hexadecimal, and base64url without padding (RFC 4648). Random bytes.
+// Bytes as text: lower-case hexadecimal, and base64url without padding (RFC 4648).
 //
 // Decoding is strict: the caller knows the number of bytes, and decoding accepts only the text that
-// encoding returns for these bytes. The functions for texts are pure.
+// encoding returns for these bytes. The functions are pure.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
-
-#include "common/base/status.h"
 
 namespace rcuda::identity {
 
@@ -19,9 +17,5 @@ bool from_hex(std::string_view text, std::span<uint8_t> bytes);
 
 std::string to_base64url(std::span<const uint8_t> bytes);
 bool from_base64url(std::string_view text, std::span<uint8_t> bytes);
-
-// Fills `bytes` with random bytes for a secret. Blocks only until the kernel has its first random
-// numbers after the boot.
-Status fill_randomly(std::span<uint8_t> bytes);
 
 }  // namespace rcuda::identity

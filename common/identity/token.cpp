@@ -2,6 +2,7 @@
 
 #include <openssl/evp.h>
 
+#include "common/base/random_bytes.h"
 #include "common/identity/encoding.h"
 
 namespace rcuda::identity {

@@ -15,6 +15,17 @@ Status check_window_bytes(uint64_t bytes, const char* whose) {
                                       bytes_text(kMaxWindowBytes)};
 }
 
+Status check_region(const void* base, size_t bytes) {
+  if (base != nullptr && bytes != 0) return {};
+  return {Code::kInvalidArgument, "cannot expose a region at address 0 or of 0 bytes"};
+}
+
+Status not_exposed(RegionId region) {
+  return {Code::kNotFound, "cannot withdraw region " +
+                               std::to_string(static_cast<uint64_t>(region)) +
+                               ": it is not exposed"};
+}
+
 std::chrono::milliseconds heartbeat_interval(uint32_t timeout_ms) {
   constexpr uint32_t kMin = 10;
   return std::chrono::milliseconds(timeout_ms == 0 ? 0 : std::max(timeout_ms / 4, kMin));

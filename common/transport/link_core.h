@@ -23,6 +23,10 @@ inline constexpr size_t kMaxWindowBytes = 1u << 30;
 
 // Checks the size of a window, as given by a user on this side or by the peer.
 Status check_window_bytes(uint64_t bytes, const char* whose);
+// Checks memory that expose() receives.
+Status check_region(const void* base, size_t bytes);
+// The error of unexpose() for an id that names no region.
+Status not_exposed(RegionId region);
 
 // The interval of heartbeats for a peer whose timeout is `timeout_ms` (zero: no heartbeats). The
 // timeout comes from the peer, so the interval has a lower limit.

@@ -16,6 +16,11 @@ class Mapping {
   // `reserved`: the range belongs to the caller; unmapping leaves it reserved and inaccessible.
   Mapping(void* base, size_t bytes, bool reserved = false)
       : base_(base), bytes_(bytes), reserved_(reserved) {}
+  // Zeroed memory. Empty, with errno, if the system has too little.
+  static Mapping anonymous(size_t bytes) {
+    void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return base == MAP_FAILED ? Mapping() : Mapping(base, bytes);
+  }
   Mapping(Mapping&& other) noexcept
       : base_(std::exchange(other.base_, nullptr)),
         bytes_(std::exchange(other.bytes_, 0)),

@@ -22,16 +22,14 @@
 
 #include <cstdint>
 
+#include "common/base/address_space.h"
+
 namespace rcuda::wire {
 
-struct AddressSpan {
-  uint64_t begin, end;
-};
-
 #if defined(__SANITIZE_THREAD__)
-inline constexpr AddressSpan kBases = {0x7e80'0000'0000, 0x7ea0'0000'0000};
+inline constexpr AddressRange kBases = {0x7e80'0000'0000, 0x7ea0'0000'0000};
 inline constexpr uint64_t kBaseBytes = 4ull << 30;
-inline constexpr AddressSpan kWindowRanges[] = {{0x7ea0'0000'0000, 0x7ee0'0000'0000}};
+inline constexpr AddressRange kWindowRanges[] = {{0x7ea0'0000'0000, 0x7ee0'0000'0000}};
 inline constexpr uint64_t kHostRangeBase = 0x5660'0000'0000;
 inline constexpr uint64_t kHostRangeBytes = 64ull << 30;
 inline constexpr uint64_t kFenceBegin = kBases.begin;
@@ -40,12 +38,12 @@ inline constexpr uint64_t kWindowOwnBytes = 8ull << 30;
 inline constexpr uint64_t kSmallWindowBytes = 24ull << 30;
 inline constexpr uint64_t kMostWindowTimes = 0;
 #else
-inline constexpr AddressSpan kBases = {0x6500'0000'0000, 0x7500'0000'0000};
+inline constexpr AddressRange kBases = {0x6500'0000'0000, 0x7500'0000'0000};
 inline constexpr uint64_t kBaseBytes = 32ull << 30;
 // 95 TiB together: room for eight windows of 11 TiB.
-inline constexpr AddressSpan kWindowRanges[] = {{0x0200'0000'0000, 0x5000'0000'0000},
-                                                {0x5700'0000'0000, 0x6400'0000'0000},
-                                                {0x5100'0000'0000, 0x5500'0000'0000}};
+inline constexpr AddressRange kWindowRanges[] = {{0x0200'0000'0000, 0x5000'0000'0000},
+                                                 {0x5700'0000'0000, 0x6400'0000'0000},
+                                                 {0x5100'0000'0000, 0x5500'0000'0000}};
 inline constexpr uint64_t kHostRangeBase = 0x5000'0000'0000;
 inline constexpr uint64_t kHostRangeBytes = 1ull << 40;
 // From this address on, a worker fences off the addresses outside of its base and its window. Lower

@@ -13,9 +13,11 @@
 
 #include "common/base/cpu_pause.h"
 #include "common/base/log.h"
+#include "common/base/monotonic.h"
 #include "common/base/mutex.h"
 #include "common/base/start_thread.h"
 #include "common/base/usable_processors.h"
+#include "common/transport/verbs/pci_distance.h"
 #include "p2p/engine/core.h"
 #include "p2p/link/authentication.h"
 #include "p2p/staging/numa.h"
@@ -39,14 +41,10 @@ std::chrono::nanoseconds linger() {
   return std::chrono::microseconds(usable_processors() >= 8 ? 1000 : 100);
 }
 
-uint64_t now_ns() {
-  return static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
-          .count());
-}
+uint64_t now_ns() { return monotonic_ns(); }
 
 Status check_id(uint64_t id) {
-  if (id < Prober::kTransfer / 2) return {};
+  if (id < uint64_t{1} << 63) return {};  // so an id is never Prober::kTransfer
   return {Code::kInvalidArgument, "the client sent the id " + std::to_string(id) +
                                       " for a peer copy or signal; an id must be below 2^63"};
 }
@@ -203,7 +201,8 @@ class Engine::Runner {
     // the memory is on the thread's node.
     int node = -1;
     for (const EngineDevice& device : core_->environment().devices) {
-      if (node < 0) node = numa_node_of_pci(device.pci_bus_id);
+      const auto pci = transport::pci_device_at("/", device.pci_bus_id);
+      if (node < 0 && pci) node = pci->numa_node;
     }
     if (run_on_numa_node(node)) {
       RCUDA_INFO("the peer-to-peer engine and its staging memory are on NUMA node %d", node);

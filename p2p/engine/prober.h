@@ -34,7 +34,7 @@ class Prober {
  public:
   // The value of Transfer::copy for the prober's transfers, which belong to no copy.
   static constexpr uint64_t kTransfer = UINT64_MAX;
-  static constexpr uint64_t kLargestBytes = 16ull << 20;
+  static constexpr uint64_t kLargestBytes = Environment::kScratchBytes;
 
   // Memory of the peer that is mapped for one of this worker's devices.
   struct Mapped {

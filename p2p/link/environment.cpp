@@ -3,18 +3,11 @@
 #include "common/base/log.h"
 
 namespace rcuda::p2p {
-namespace {
-
-// The size of a device's scratch memory: enough to measure the bandwidth of a copy from mapped
-// memory (Prober::kLargestBytes).
-constexpr size_t kProbeBytes = size_t{16} << 20;
-
-}  // namespace
 
 Result<DeviceAddress> Environment::scratch(int device) {
   DeviceBuffer& buffer = scratch_[static_cast<size_t>(device)].buffer;
   if (buffer.bytes() == 0) {
-    RCUDA_ASSIGN_OR_RETURN(buffer, DeviceBuffer::create(ops, device, kProbeBytes));
+    RCUDA_ASSIGN_OR_RETURN(buffer, DeviceBuffer::create(ops, device, kScratchBytes));
   }
   return buffer.address();
 }

@@ -99,7 +99,8 @@ struct Environment {
   bool valid_device(int device) const {
     return device >= 0 && static_cast<size_t>(device) < devices.size();
   }
-  // 16 MB of a device for measuring legs, shared by all peers. Its contents do not matter. The
+  static constexpr size_t kScratchBytes = size_t{16} << 20;
+  // Memory of a device for measuring legs, shared by all peers. Its contents do not matter. The
   // first call of scratch() for a device allocates the memory, so this call must be in a pause
   // (pause.h). Before this call, existing_scratch() returns 0.
   Result<DeviceAddress> scratch(int device);

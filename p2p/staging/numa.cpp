@@ -1,7 +1,5 @@
 #include "p2p/staging/numa.h"
 
-#include <algorithm>
-#include <cctype>
 #include <charconv>
 
 #include <pthread.h>
@@ -39,19 +37,6 @@ bool parse_cpu_list(const std::string& text, cpu_set_t& set) {
 }
 
 }  // namespace
-
-int numa_node_of_pci(const std::string& pci_bus_id, const std::string& sysfs) {
-  if (pci_bus_id.empty() || pci_bus_id.find('/') != std::string::npos) return -1;
-  std::string name = pci_bus_id;  // CUDA has upper-case hexadecimal digits, sysfs lower-case
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  // CUDA writes domains with eight digits on some machines, sysfs with four.
-  if (name.size() == 16 && name.starts_with("0000")) name.erase(0, 4);
-  const std::string text = read_line(sysfs + "/bus/pci/devices/" + name + "/numa_node");
-  int node = -1;
-  std::from_chars(text.data(), text.data() + text.size(), node);
-  return node;
-}
 
 bool run_on_numa_node(int node, const std::string& sysfs) {
   if (node < 0) return false;

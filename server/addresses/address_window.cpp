@@ -23,7 +23,7 @@ static_assert(wire::kBaseCount >> kMostDoublings != 0);
 // Returns the free parts of the window ranges, in whole units of kWindowUnit.
 std::vector<AddressRange> free_units(const WindowRequest& request) {
   std::vector<AddressRange> units;
-  for (const wire::AddressSpan& span : wire::kWindowRanges) {
+  for (const AddressRange& span : wire::kWindowRanges) {
     for (const AddressRange& closed : request.free) {
       const uint64_t from = std::max(span.begin, closed.begin);
       const uint64_t to = std::min(span.end, closed.end);

@@ -8,7 +8,7 @@
 #include "common/base/host_name.h"
 #include "common/base/log.h"
 #include "common/base/passing_error.h"
-#include "common/identity/encoding.h"
+#include "common/base/random_bytes.h"
 #include "common/identity/private_file.h"
 #include "common/identity/users.h"
 #include "common/tls/authorities.h"
@@ -172,7 +172,7 @@ bool Authenticator::sees_all(const Identity& who) const {
 Result<wire::Challenge> Authenticator::challenge(const tls::Key& exported,
                                                  tls::Key* binding) const {
   wire::Challenge challenge;
-  RCUDA_RETURN_IF_ERROR(identity::fill_randomly(challenge.nonce));
+  RCUDA_RETURN_IF_ERROR(fill_randomly(challenge.nonce));
   *binding = tls::binding_of(challenge.nonce, exported);
   challenge.chain = trust_.certificate->chain;
   challenge.signature = tls::sign(*trust_.certificate, tls::Role::kServer, *binding);

@@ -1,10 +1,10 @@
 #include "server/identity/tickets.h"
 
 #include <algorithm>
-#include <cerrno>
 
 #include <openssl/crypto.h>
-#include <sys/random.h>
+
+#include "common/base/random_bytes.h"
 
 namespace rcuda::server {
 
@@ -12,9 +12,7 @@ Result<wire::Ticket> Tickets::issue(const Identity& user, const wire::TicketQuer
                                     Clock::time_point now) {
   forget_expired(now);
   wire::Ticket ticket;
-  if (::getrandom(ticket.secret, sizeof ticket.secret, 0) != sizeof ticket.secret) {
-    return Status::from_errno(errno, "reading random bytes for a ticket (getrandom)");
-  }
+  RCUDA_RETURN_IF_ERROR(fill_randomly(ticket.secret));
   const auto is_theirs = [&](const Given& given) { return given.user.uid == user.uid; };
   if (std::count_if(tickets_.begin(), tickets_.end(), is_theirs) >=
       static_cast<ptrdiff_t>(kMostPerUser)) {

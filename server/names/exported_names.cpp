@@ -6,9 +6,9 @@
 #include <type_traits>
 
 #include <fcntl.h>
-#include <sys/random.h>
 
 #include "common/base/log.h"
+#include "common/base/random_bytes.h"
 #include "common/reach/connect.h"
 
 namespace rcuda::server {
@@ -43,9 +43,7 @@ Note to_note(const wire::ExportNote& bytes) {
 
 Result<wire::ExportNumber> make_export_number() {
   wire::ExportNumber number;
-  if (::getrandom(number.data(), number.size(), 0) != static_cast<ssize_t>(number.size())) {
-    return Status::from_errno(errno, "reading random bytes for an export's name (getrandom)");
-  }
+  RCUDA_RETURN_IF_ERROR(fill_randomly(number));
   return number;
 }
 

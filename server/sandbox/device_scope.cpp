@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/lower.h"
 #include "common/base/unique_fd.h"
 
 namespace rcuda::server {
@@ -136,10 +137,7 @@ Result<DeviceScope> parse_scope(const std::string& text) {
 }
 
 std::string node_of(const std::string& pci_bus_id, const std::string& driver) {
-  std::string folder = pci_bus_id;
-  std::transform(folder.begin(), folder.end(), folder.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  std::ifstream file(driver + "/gpus/" + folder + "/information");
+  std::ifstream file(driver + "/gpus/" + lower(pci_bus_id) + "/information");
   for (std::string line; std::getline(file, line);) {
     constexpr std::string_view kMinor = "Device Minor:";
     if (!line.starts_with(kMinor)) continue;

@@ -191,11 +191,6 @@ CUresult Context::disable_peer(Context& peer) {
   return CUDA_SUCCESS;
 }
 
-bool Context::peer_enabled(const Context& peer) const {
-  std::lock_guard lock(mutex_);
-  return peers_.count(const_cast<Context*>(&peer)) != 0;
-}
-
 uint32_t Context::peer_devices() const {
   uint32_t mask = 0;
   for (size_t i = 0; i < peer_readers_.size(); ++i) {

@@ -127,7 +127,6 @@ class Context : public std::enable_shared_from_this<Context> {
   // (cuCtxEnablePeerAccess).
   CUresult enable_peer(Context& peer);
   CUresult disable_peer(Context& peer);
-  bool peer_enabled(const Context& peer) const;
   // The devices that have a context with access to this one, as bits by ordinal.
   uint32_t peer_devices() const;
 

@@ -67,14 +67,18 @@ CUresult GraphExec::launch(Stream& stream) {
   std::lock_guard lock(mutex_);
   std::vector<Point> waits;
   if (!last_launch_.reached()) waits.push_back(last_launch_);
+  const bool frees = (flags_ & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
+  std::vector<std::shared_ptr<Allocation>> allocations;
   for (const auto& memory : plan_->memory) {
-    const auto allocation = memory_registry().find_base(memory->address());
+    auto allocation = memory_registry().find_base(memory->address());
     if (allocation == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (!allocation->freeing && !frees) return CUDA_ERROR_INVALID_VALUE;
+    allocations.push_back(std::move(allocation));
+  }
+  // A launch that is refused above has changed nothing.
+  for (const auto& allocation : allocations) {
     if (!allocation->freeing) {
-      if ((flags_ & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) == 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-      }
-      if (CUresult result = stream.enqueue_at_once(FreeOperation{memory->address()}, waits)) {
+      if (CUresult result = stream.enqueue_at_once(FreeOperation{allocation->address}, waits)) {
         return result;
       }
     }

@@ -10,7 +10,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
@@ -18,6 +17,7 @@
 
 #include "common/base/log.h"
 #include "common/base/passed_descriptors.h"
+#include "common/base/random_bytes.h"
 #include "common/base/socket_io.h"
 #include "common/base/start_thread.h"
 
@@ -85,9 +85,7 @@ Status not_found() {
 
 Result<LookupKey> make_lookup_key() {
   LookupKey key;
-  if (::getrandom(key.data(), key.size(), 0) != static_cast<ssize_t>(key.size())) {
-    return Status::from_errno(errno, "getrandom");
-  }
+  RCUDA_RETURN_IF_ERROR(rcuda::fill_randomly(key));
   return key;
 }
 

@@ -45,11 +45,8 @@ rcuda::Result<std::unique_ptr<SharedAccount>> SharedAccount::open(const std::str
 }
 
 bool SharedAccount::set_lock(short type, int place, bool waits) const {
-  struct flock lock {};
-  lock.l_type = type;
-  lock.l_whence = SEEK_SET;
-  lock.l_start = place;
-  lock.l_len = 1;
+  struct flock lock = {
+      .l_type = type, .l_whence = SEEK_SET, .l_start = place, .l_len = 1, .l_pid = 0};
   int result = 0;
   do {
     result = ::fcntl(file_.get(), waits ? F_OFD_SETLKW : F_OFD_SETLK, &lock);
@@ -58,11 +55,8 @@ bool SharedAccount::set_lock(short type, int place, bool waits) const {
 }
 
 bool SharedAccount::is_used(int slot) const {
-  struct flock lock {};
-  lock.l_type = F_WRLCK;
-  lock.l_whence = SEEK_SET;
-  lock.l_start = slot;
-  lock.l_len = 1;
+  struct flock lock = {
+      .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1, .l_pid = 0};
   return ::fcntl(file_.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 

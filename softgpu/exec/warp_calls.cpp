@@ -5,16 +5,13 @@
 
 #include "softgpu/exec/block.h"
 #include "softgpu/exec/loaded_program.h"
+#include "softgpu/exec/round_up.h"
 #include "softgpu/exec/warp.h"
 
 namespace softgpu::exec {
 namespace {
 
 constexpr uint32_t kFrameOverheadBytes = 32;  // for the return address and saved registers
-
-constexpr uint32_t align_up(uint32_t value, uint32_t align) {  // `align` is a power of two
-  return (value + align - 1) & ~(align - 1);
-}
 
 }  // namespace
 
@@ -94,7 +91,8 @@ const Function* Warp::indirect_callee(const Instr& i, uint32_t* lanes) {
 bool Warp::call(const Instr& i, const CallSite& site, const Function& callee, uint32_t lanes,
                 Strand* strand, uint32_t return_pc) {
   Frame* caller = strand->frame;
-  const uint32_t base = align_up(caller->stack_end + kFrameOverheadBytes, callee.local_align_bytes);
+  const auto base = static_cast<uint32_t>(
+      round_up(caller->stack_end + kFrameOverheadBytes, callee.local_align_bytes));
   const uint32_t end = base + callee.stack_bytes;
   if (end < base || !grow_stack(end)) {
     fault(i, static_cast<uint32_t>(std::countr_zero(lanes)), CUDA_ERROR_ILLEGAL_ADDRESS,

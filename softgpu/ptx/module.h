@@ -19,7 +19,7 @@
 
 namespace softgpu::ptx {
 
-enum class Space : uint8_t { kGeneric, kReg, kConst, kGlobal, kLocal, kParam, kShared };
+enum class Space : uint8_t { kGeneric, kConst, kGlobal, kLocal, kParam, kShared };
 
 enum class Type : uint8_t {
   kNone,

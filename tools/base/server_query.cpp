@@ -66,6 +66,12 @@ const wire::ServerStatus::Session* session_of(const wire::ServerStatus& status,
   return found == status.sessions.end() ? nullptr : &*found;
 }
 
+wire::ServerStatus::Leased leases_of(const wire::ServerStatus& status, uint32_t ordinal) {
+  const auto found =
+      std::ranges::find(status.leased, ordinal, &wire::ServerStatus::Leased::ordinal);
+  return found == status.leased.end() ? wire::ServerStatus::Leased() : *found;
+}
+
 std::optional<uint64_t> known(uint64_t figure) {
   return figure == wire::kUnknownFigure ? std::nullopt : std::optional(figure);
 }

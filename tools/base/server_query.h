@@ -26,6 +26,8 @@ struct Server {
 
 // Parses host[:port], or host[@port] as in RCUDA_DEVICES; an IPv6 address is in brackets.
 Result<Server> parse_server(const std::string& text);
+// For check() of an option: the error of a malformed name.
+inline Status check_server(const std::string& name) { return parse_server(name).status(); }
 
 // Returns the servers that a command line names, each once: `names`; without names the servers of
 // RCUDA_DEVICES, and without that variable this machine's server. Errors: a malformed name or list.
@@ -56,6 +58,9 @@ std::vector<Told> ask_all(const std::vector<Server>& servers);
 const wire::ServerStatus::Session* session_of(const wire::ServerStatus& status,
                                               const wire::GpuReport::Gpu& gpu,
                                               const wire::GpuReport::Process& process);
+
+// Returns the leases of a device. If it has none, all members are empty or zero.
+wire::ServerStatus::Leased leases_of(const wire::ServerStatus& status, uint32_t ordinal);
 
 // Return a figure of the server's NVML. nullopt if the server does not know the figure, or, for
 // figure_of(), has another list of figures. known(): `figure` is the figure's value in a report.

@@ -97,7 +97,7 @@ int main(int argc, char** argv) {
           "server", &server,
           "Check this server, host or host:port (default port: 8308); without it, check this node")
       .type_name("")
-      .check([](const std::string& name) { return tools::parse_server(name).status(); });
+      .check(tools::check_server);
   line.flag("--listen", &listen, "Serve probe transfers of other nodes until interrupted");
   line.option("--address", &address, "With --listen: the address to listen on (default: all)");
   line.option("--probe", &target,

@@ -276,10 +276,7 @@ void Families::add_memory(const Labels& labels, const wire::ServerStatus& status
 
 void Families::add_leases(const Labels& labels, const wire::ServerStatus& status,
                           uint32_t ordinal) {
-  const auto found =
-      std::ranges::find(status.leased, ordinal, &wire::ServerStatus::Leased::ordinal);
-  const wire::ServerStatus::Leased leased =
-      found == status.leased.end() ? wire::ServerStatus::Leased() : *found;
+  const wire::ServerStatus::Leased leased = tools::leases_of(status, ordinal);
   const std::pair<const char*, uint32_t> kinds[] = {{"exclusive", leased.id.empty() ? 0 : 1},
                                                     {"shared", leased.shared}};
   for (const auto& [kind, count] : kinds) {

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -21,13 +20,12 @@
 #include <utility>
 #include <vector>
 
-#include <sys/random.h>
-
 #include "common/base/date_text.h"
 #include "common/base/host_port.h"
 #include "common/base/json_text.h"
 #include "common/base/parse_number.h"
 #include "common/base/printable.h"
+#include "common/base/random_bytes.h"
 #include "common/base/standard_descriptors.h"
 #include "common/base/status.h"
 #include "common/base/units.h"
@@ -128,9 +126,7 @@ std::string place_of(const tools::Server& server) {
 // Chooses the lease's public id, so that the request can be repeated if its answer is lost.
 Status choose_id(wire::LeaseRequest* request) {
   std::array<uint8_t, 4> id;
-  if (::getrandom(id.data(), id.size(), 0) != static_cast<ssize_t>(id.size())) {
-    return Status::from_errno(errno, "cannot choose an id for the lease (getrandom)");
-  }
+  RCUDA_RETURN_IF_ERROR(fill_randomly(id));
   request->id = identity::to_hex(id);
   return {};
 }
@@ -301,8 +297,6 @@ Status carry_out(const Options& options, wire::LeaseOperation operation, uint64_
   return {};
 }
 
-Status check_server(const std::string& name) { return tools::parse_server(name).status(); }
-
 // Adds the options that select a lease: its id or its job.
 void add_lease(config::CommandLine* command, Options* options) {
   config::Option id =
@@ -328,13 +322,13 @@ int start(int argc, char** argv) {
     command->option("node", &options.node, "host or host:port")
         .type_name("NODE")
         .required()
-        .check(check_server);
+        .check(tools::check_server);
   }
   listing
       .option("node", &options.nodes,
               "host or host:port (default: the servers of RCUDA_DEVICES, or localhost)")
       .type_name("NODE")
-      .check(check_server);
+      .check(tools::check_server);
   taking.option("--devices", &options.devices, "a number of devices, or their list (=0,3)")
       .type_name("N")
       .check([](const std::string& text) {

@@ -9,13 +9,12 @@
 #include <string>
 #include <thread>
 
-#include <sys/random.h>
-
 #include "api/opcodes.h"
 #include "client/pool/device_list.h"
 #include "client/pool/pool_uuids.h"
 #include "client/session/session.h"
 #include "common/base/printable.h"
+#include "common/base/random_bytes.h"
 #include "common/base/units.h"
 #include "common/cuda/status_of.h"
 #include "common/wire/codec.h"
@@ -118,9 +117,7 @@ Result<std::unique_ptr<Session>> Pair::open(const client::DeviceAddress& device,
 Status Pair::introduce(const client::DeviceAddress& to) {
   wire::PeerIntroduceBody body{};
   body.link = kLink;
-  if (::getrandom(body.token, sizeof body.token, 0) != sizeof body.token) {
-    return Status::from_errno(errno, "cannot make a token for the workers (getrandom)");
-  }
+  RCUDA_RETURN_IF_ERROR(fill_randomly(body.token));
   body.port = to.port;
   body.host_bytes = static_cast<uint16_t>(to.host.size());
   body.worker = 1;

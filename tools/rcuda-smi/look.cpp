@@ -52,16 +52,15 @@ std::string cut(std::string text, size_t length) {
 }
 
 std::string lease_text(const wire::ServerStatus& status, uint32_t ordinal) {
-  const auto leased =
-      std::ranges::find(status.leased, ordinal, &wire::ServerStatus::Leased::ordinal);
-  if (leased == status.leased.end()) return {};
-  if (leased->id.empty()) {
-    return fmt::format(", {} shared lease{}", leased->shared, leased->shared == 1 ? "" : "s");
+  const wire::ServerStatus::Leased leased = tools::leases_of(status, ordinal);
+  if (leased.id.empty()) {
+    if (leased.shared == 0) return {};
+    return fmt::format(", {} shared lease{}", leased.shared, leased.shared == 1 ? "" : "s");
   }
   return fmt::format(
-      ", leased{}{} (lease {})", leased->user.empty() ? "" : " to " + leased->user,
-      leased->until == 0 ? "" : " until " + date_text(static_cast<std::time_t>(leased->until)),
-      leased->id);
+      ", leased{}{} (lease {})", leased.user.empty() ? "" : " to " + leased.user,
+      leased.until == 0 ? "" : " until " + date_text(static_cast<std::time_t>(leased.until)),
+      leased.id);
 }
 
 std::string device_line(const Look& look, const wire::ServerStatus::Device& device) {
@@ -157,10 +156,7 @@ nlohmann::json device_json(const Look& look, const wire::ServerStatus::Device& d
                          {"total_bytes", device.total_bytes},
                          {"draining", device.draining},
                          {"sessions", sessions_on(look.status, device.ordinal)}};
-  const auto& all = look.status.leased;
-  const auto found = std::ranges::find(all, device.ordinal, &wire::ServerStatus::Leased::ordinal);
-  const wire::ServerStatus::Leased leased =
-      found == all.end() ? wire::ServerStatus::Leased() : *found;
+  const wire::ServerStatus::Leased leased = tools::leases_of(look.status, device.ordinal);
   json["lease"] = text_or_null(leased.id);
   json["lease_user"] = text_or_null(leased.user);
   json["lease_until"] =

@@ -63,10 +63,7 @@ constexpr const char* kServer = "host or host:port, 8308 unless given";
 constexpr const char* kServers =
     "host or host:port, 8308 unless given (default: the servers of RCUDA_DEVICES, or localhost)";
 
-// For check() of an option: returns an error if the server name is malformed.
-Status check_server(const std::string& name) { return tools::parse_server(name).status(); }
-
-// `name`: accepted by check_server().
+// `name`: accepted by tools::check_server().
 Server server_of(const std::string& name) { return tools::parse_server(name).value(); }
 
 // Returns an error for a word that is probably a misspelt command: the word does not resolve to an
@@ -351,12 +348,15 @@ Commands add_commands(config::CommandLine& line, Arguments* to) {
       line.subcommand("resume", "for operators: ends a drain"),
       line.subcommand("reload", "for operators: the server reads its settings again")};
   for (config::CommandLine* command : {&commands.top, &commands.topology, &commands.reload}) {
-    command->option("server", &to->names, kServers).type_name("").check(check_server);
+    command->option("server", &to->names, kServers).type_name("").check(tools::check_server);
   }
   // These commands change one server, so its name has no default.
   for (config::CommandLine* command : {&commands.end, &commands.park, &commands.wake,
                                        &commands.move, &commands.drain, &commands.resume}) {
-    command->option("server", &to->name, kServer).required().type_name("").check(check_server);
+    command->option("server", &to->name, kServer)
+        .required()
+        .type_name("")
+        .check(tools::check_server);
   }
   commands.top.option("--every", &to->seconds, "time between two rounds, such as 2s or 500ms")
       .as_seconds(std::chrono::milliseconds(100), std::chrono::hours(1))
@@ -395,7 +395,7 @@ int start(int argc, char** argv) {
   config::CommandLine line("rcuda-smi", "Shows the devices and sessions of rcuda servers.",
                            version_of("rcuda-smi"));
   Arguments arguments;
-  line.option("server", &arguments.names, kServers).type_name("").check(check_server);
+  line.option("server", &arguments.names, kServers).type_name("").check(tools::check_server);
   line.flag("-L,--list-gpus", &arguments.list, "a line for each GPU, with its UUID");
   line.flag("--json", &arguments.as_json, "a list with an object for each server");
   const Commands commands = add_commands(line, &arguments);

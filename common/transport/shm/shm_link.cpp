@@ -223,9 +223,7 @@ Status ShmLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) {
 
 Result<Region> ShmLink::expose(void* base, size_t bytes, int backing, uint64_t backing_offset) {
   if (broken()) return status();
-  if (base == nullptr || bytes == 0) {
-    return Status{Code::kInvalidArgument, "cannot expose a region at address 0 or of 0 bytes"};
-  }
+  RCUDA_RETURN_IF_ERROR(check_region(base, bytes));
   if (backing >= 0 && ::fcntl(backing, F_ADD_SEALS, F_SEAL_SHRINK) != 0) {
     const int seals = ::fcntl(backing, F_GET_SEALS);
     if (seals < 0 || !(seals & F_SEAL_SHRINK)) {
@@ -248,10 +246,7 @@ Result<Region> ShmLink::expose(void* base, size_t bytes, int backing, uint64_t b
 Status ShmLink::unexpose(RegionId region) {
   const auto id = static_cast<uint64_t>(region);
   MutexLock lock(exposed_mutex_);
-  if (exposed_.erase(id) == 0) {
-    return {Code::kNotFound,
-            "cannot withdraw region " + std::to_string(id) + ": it is not exposed"};
-  }
+  if (exposed_.erase(id) == 0) return not_exposed(region);
   control_->send({.kind = ControlMessage::kRetire, .region = id});
   return status();
 }

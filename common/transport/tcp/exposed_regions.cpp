@@ -2,12 +2,12 @@
 
 #include <thread>
 
+#include "common/transport/link_core.h"
+
 namespace rcuda::transport {
 
 Result<Region> ExposedRegions::add(void* base, size_t bytes) {
-  if (base == nullptr || bytes == 0) {
-    return Status{Code::kInvalidArgument, "cannot expose a region at address 0 or of 0 bytes"};
-  }
+  RCUDA_RETURN_IF_ERROR(check_region(base, bytes));
   auto entry = std::make_shared<Entry>();
   entry->base = static_cast<std::byte*>(base);
   entry->bytes = bytes;
@@ -22,11 +22,7 @@ Result<std::shared_ptr<ExposedRegions::Entry>> ExposedRegions::remove(RegionId r
   {
     MutexLock lock(mutex_);
     const auto found = entries_.find(static_cast<uint64_t>(region));
-    if (found == entries_.end()) {
-      return Status(Code::kNotFound, "cannot withdraw region " +
-                                         std::to_string(static_cast<uint64_t>(region)) +
-                                         ": it is not exposed");
-    }
+    if (found == entries_.end()) return not_exposed(region);
     entry = std::move(found->second);
     entries_.erase(found);
   }

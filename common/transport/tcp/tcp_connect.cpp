@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include <sys/mman.h>
 #include <sys/socket.h>
 
 #include "common/base/socket_io.h"
@@ -105,13 +104,11 @@ Result<std::unique_ptr<Link>> tcp::make_link(Bootstrap bootstrap, const LinkOpti
   } else {
     set_receive_timeout(bootstrap.control.fd(), silence_checks(options.peer_timeout, false));
   }
-  void* window = ::mmap(nullptr, options.window_bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (window == MAP_FAILED) {
+  setup.window = Mapping::anonymous(options.window_bytes);
+  if (!setup.window) {
     return Status::from_errno(errno,
                               "allocating a window of " + exact_bytes_text(options.window_bytes));
   }
-  setup.window = Mapping(window, options.window_bytes);
   setup.streams = std::move(streams);
   setup.control = std::move(bootstrap.control);
   setup.peer_window_bytes = peer.window_bytes;

@@ -178,25 +178,17 @@ Status BulkEngine::begin(const Waiting& request) {
 
 Status BulkEngine::make_slots_locked() {
   const size_t bytes = kSlots * kSlotBytes;
-  void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base == MAP_FAILED) {
+  slot_memory_ = Mapping::anonymous(bytes);
+  if (!slot_memory_) {
     return allocation_error(
         errno, "allocating " + exact_bytes_text(bytes) + " of staging memory for RDMA transfers");
   }
-  slot_memory_ = Mapping(base, bytes);
   auto slots = std::make_shared<Registration>();
-  slots->mr.reset(ibv_reg_mr(pd_, base, bytes, IBV_ACCESS_LOCAL_WRITE));
+  slots->mr.reset(ibv_reg_mr(pd_, slot_memory_.data(), bytes, IBV_ACCESS_LOCAL_WRITE));
   if (!slots->mr) return registration_error(errno, bytes);
   slots_ = std::move(slots);
   for (size_t i = 0; i < kSlots; ++i) free_slots_.push_back(static_cast<int>(i));
   return {};
-}
-
-bool BulkEngine::take_slot_locked(Operation& operation) {
-  if (free_slots_.empty()) return false;
-  operation.slot = free_slots_.back();
-  free_slots_.pop_back();
-  return true;
 }
 
 // Takes the next operation that can be posted now, and assigns it a queue pair and, if needed, a
@@ -220,7 +212,9 @@ BulkEngine::Operation* BulkEngine::next_locked(Outcomes& outcomes) {
         pending_.pop_front();
         continue;
       }
-      if (!take_slot_locked(next)) return nullptr;
+      if (free_slots_.empty()) return nullptr;
+      next.slot = free_slots_.back();
+      free_slots_.pop_back();
     }
     next.queue = static_cast<size_t>(queue - queues_.begin());
     auto* operation = new Operation(std::move(next));  // freed by over_locked()

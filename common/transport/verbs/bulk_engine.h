@@ -116,7 +116,6 @@ class BulkEngine {
   Operation* next_locked(Outcomes& outcomes) RCUDA_REQUIRES(mutex_);
   void pump();
   Status make_slots_locked() RCUDA_REQUIRES(mutex_);
-  bool take_slot_locked(Operation& operation) RCUDA_REQUIRES(mutex_);
   bool take_batch_locked(Outcomes& outcomes, std::vector<Operation*>& batch) RCUDA_REQUIRES(mutex_);
   int post(std::vector<Operation*>& batch);
   void describe(const Operation& operation, ibv_send_wr& request, ibv_sge& piece);

@@ -6,8 +6,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include <sys/mman.h>
-
 #include "common/base/log.h"
 #include "common/base/units.h"
 #include "common/transport/mapping.h"
@@ -38,10 +36,8 @@ double best_us(F&& work) {
 size_t measure_threshold(ibv_pd* pd) {
   constexpr size_t kSmall = 64u << 10;
   constexpr size_t kLarge = 512u << 10;
-  void* base =
-      ::mmap(nullptr, 2 * kLarge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base == MAP_FAILED) return kMaxThreshold;
-  const Mapping memory(base, 2 * kLarge);
+  const Mapping memory = Mapping::anonymous(2 * kLarge);
+  if (!memory) return kMaxThreshold;
   std::memset(memory.data(), 1, 2 * kLarge);
   bool refused = false;
   const auto registering_us = [&](size_t bytes) {

@@ -1,12 +1,12 @@
 #include "common/transport/verbs/pci_distance.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cstdlib>
 #include <iterator>
 #include <utility>
 
 #include "common/base/file_io.h"
+#include "common/base/lower.h"
 
 namespace rcuda::transport {
 
@@ -25,7 +25,7 @@ std::optional<PciDevice> pci_device(const fs::path& link) {
 }
 
 std::optional<PciDevice> pci_device_at(const fs::path& root, std::string address) {
-  for (char& c : address) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  address = lower(address);
   // CUDA and nvidia-smi write eight-digit domains on some machines.
   if (address.size() == 16 && address.rfind("0000", 0) == 0) address.erase(0, 4);
   if (!is_pci_address(address)) return std::nullopt;

@@ -3,7 +3,7 @@
 //
 // `root` is "/" in real use and a made-up tree in tests. The results depend only on its files. Only
 // reading them may block. A device without an entry in sysfs has no distance. Used by the verbs
-// plug-in, by the daemon for its GPU report, and by rcuda-doctor.
+// plug-in, by p2p, by the daemon for its GPU report, and by rcuda-doctor.
 #pragma once
 
 #include <compare>

@@ -13,14 +13,12 @@
 namespace rcuda::transport::verbs {
 
 Status PutQueue::open(ibv_pd* pd) {
-  void* base =
-      ::mmap(nullptr, kStagingBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base == MAP_FAILED) {
+  staging_ = Mapping::anonymous(kStagingBytes);
+  if (!staging_) {
     return allocation_error(errno, "allocating " + exact_bytes_text(kStagingBytes) +
                                        " of staging memory for RDMA writes");
   }
-  staging_ = Mapping(base, kStagingBytes);
-  staging_mr_.reset(ibv_reg_mr(pd, base, kStagingBytes, IBV_ACCESS_LOCAL_WRITE));
+  staging_mr_.reset(ibv_reg_mr(pd, staging_.data(), kStagingBytes, IBV_ACCESS_LOCAL_WRITE));
   if (!staging_mr_) return registration_error(errno, kStagingBytes);
   MutexLock lock(mutex_);
   gathered_.reserve(kDepth);

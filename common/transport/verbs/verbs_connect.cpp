@@ -5,9 +5,9 @@
 
 #include <fcntl.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 
 #include "common/base/log.h"
+#include "common/base/random_bytes.h"
 #include "common/base/socket_io.h"
 #include "common/base/start_thread.h"
 #include "common/base/units.h"
@@ -27,13 +27,12 @@ Status reason_of(const Status& received, const Status& sent) {
 }  // namespace
 
 Status VerbsLink::make_window(size_t bytes) {
-  void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base == MAP_FAILED) {
+  window_ = Mapping::anonymous(bytes);
+  if (!window_) {
     return allocation_error(errno, "allocating a window of " + exact_bytes_text(bytes));
   }
-  window_ = Mapping(base, bytes);
-  window_mr_.reset(
-      ibv_reg_mr(connection_.pd(), base, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+  window_mr_.reset(ibv_reg_mr(connection_.pd(), window_.data(), bytes,
+                              IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
   return window_mr_ ? Status() : registration_error(errno, bytes);
 }
 
@@ -82,10 +81,7 @@ Status VerbsLink::open(const Socket& control, bool server, Hello* own, Hello* pe
   if (server) {
     RCUDA_RETURN_IF_ERROR(connection_.open_server(local));
     write_address(local, connection_.port(), own);
-    if (::getrandom(own->token.data(), own->token.size(), 0) !=
-        static_cast<ssize_t>(own->token.size())) {
-      return Status::from_errno(errno, "making a random token for an RDMA connection (getrandom)");
-    }
+    RCUDA_RETURN_IF_ERROR(fill_randomly(own->token));
   } else {
     RCUDA_RETURN_IF_ERROR(receive_hello(control, peer, deadline));
     RCUDA_RETURN_IF_ERROR(connection_.open_client(local, read_address(*peer), {control, deadline}));

@@ -37,13 +37,6 @@
 #include "common/transport/violation.h"
 
 namespace rcuda::transport::verbs {
-namespace {
-
-Status empty_region() {
-  return {Code::kInvalidArgument, "cannot expose a region at address 0 or of 0 bytes"};
-}
-
-}  // namespace
 
 VerbsLink::~VerbsLink() {
   close();
@@ -123,14 +116,14 @@ void VerbsLink::before_sleep() {
 
 Result<Region> VerbsLink::expose(void* base, size_t bytes, int, uint64_t) {
   if (broken()) return status();
-  if (base == nullptr || bytes == 0) return empty_region();
+  RCUDA_RETURN_IF_ERROR(check_region(base, bytes));
   RCUDA_ASSIGN_OR_RETURN(std::shared_ptr<Registration> registration, memory_.expose(base, bytes));
   return add_region(std::move(registration), true);
 }
 
 Result<Region> VerbsLink::expose_device(void* base, size_t bytes, const DeviceMemory& memory) {
   if (broken()) return status();
-  if (base == nullptr || bytes == 0) return empty_region();
+  RCUDA_RETURN_IF_ERROR(check_region(base, bytes));
   RCUDA_ASSIGN_OR_RETURN(std::shared_ptr<Registration> registration,
                          memory_.expose_device(base, bytes, memory));
   return add_region(std::move(registration), memory.for_peer);
@@ -172,10 +165,7 @@ Status VerbsLink::unexpose(RegionId region) {
   {
     MutexLock lock(regions_mutex_);
     const auto found = exposed_.find(id);
-    if (found == exposed_.end()) {
-      return {Code::kNotFound,
-              "cannot withdraw region " + std::to_string(id) + ": it is not exposed"};
-    }
+    if (found == exposed_.end()) return not_exposed(region);
     exposed = std::move(found->second);
     exposed_.erase(found);
     memory_.withdraw(exposed.registration);

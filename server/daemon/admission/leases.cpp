@@ -8,6 +8,7 @@
 
 #include "common/base/list_text.h"
 #include "common/base/printable.h"
+#include "common/base/random_bytes.h"
 #include "common/base/units.h"
 #include "common/identity/encoding.h"
 #include "server/identity/token_store.h"
@@ -218,10 +219,10 @@ Result<Leases::Taken> Leases::take(Lease wish, uint32_t count, const std::vector
                                           " leases, as many as it can have: revoke some of them");
   }
   RCUDA_ASSIGN_OR_RETURN(wish.devices, choose(wish, count, offered, uses));
-  RCUDA_RETURN_IF_ERROR(identity::fill_randomly(wish.secret));
+  RCUDA_RETURN_IF_ERROR(fill_randomly(wish.secret));
   while (wish.id.empty() || find(wish.id, {})) {
     std::array<uint8_t, 4> id;
-    RCUDA_RETURN_IF_ERROR(identity::fill_randomly(id));
+    RCUDA_RETURN_IF_ERROR(fill_randomly(id));
     wish.id = identity::to_hex(id);
   }
   wish.created = now;

@@ -13,9 +13,9 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/base/random_bytes.h"
 #include "common/base/socket_io.h"
 #include "common/base/units.h"
-#include "common/identity/encoding.h"
 #include "common/transport/media.h"
 
 namespace rcuda::server {
@@ -126,8 +126,8 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
   auto& start = std::get<SessionStart>(message);
   start.grant.key = key;
   start.peeked = static_cast<uint32_t>(peeked);
-  RCUDA_RETURN_IF_ERROR(identity::fill_randomly(start.grant.exporter));
-  RCUDA_RETURN_IF_ERROR(identity::fill_randomly(start.token));
+  RCUDA_RETURN_IF_ERROR(fill_randomly(start.grant.exporter));
+  RCUDA_RETURN_IF_ERROR(fill_randomly(start.token));
   const Waiting client{&hello, start.grant.limits.sm_percent};
   for (Worker& worker : workers_) {
     if (!worker.is(State::kIdle) || !suits(worker, client)) continue;

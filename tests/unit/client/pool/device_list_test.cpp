@@ -96,7 +96,7 @@ TEST(DeviceListTest, ErrorsNameTheEntryAndWhatItShouldLookLike) {
   EXPECT_THAT(error_of(":0"), HasSubstr("the host is missing"));
   EXPECT_THAT(error_of("[]:0"), HasSubstr("the host is missing"));
   EXPECT_THAT(error_of("fe80::1:0"), HasSubstr("an IPv6 address needs brackets"));
-  EXPECT_THAT(error_of(" , "), HasSubstr("RCUDA_DEVICES is empty"));
+  EXPECT_THAT(error_of(" ,\n"), HasSubstr("RCUDA_DEVICES is empty"));
 }
 
 TEST(DeviceListTest, EachEntryIsReadOrExplained) {

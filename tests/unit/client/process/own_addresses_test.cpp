@@ -49,7 +49,7 @@ TEST(OwnAddressesTest, PageLockedMemoryGoesWhereNothingIsMapped) {
   EXPECT_EQ(other.bytes, wire::kHostRangeBytes);
   EXPECT_TRUE(other.base + other.bytes <= wire::kHostRangeBase || other.base >= kEnd);
   EXPECT_TRUE(std::any_of(std::begin(wire::kWindowRanges), std::end(wire::kWindowRanges),
-                          [&](const wire::AddressSpan& span) {
+                          [&](const AddressRange& span) {
                             return span.begin <= other.base && other.base + other.bytes <= span.end;
                           }));
 }

@@ -1,7 +1,5 @@
-// Unit tests of the small parts: arenas, boxes, the lookup of NUMA nodes, arrivals.
+// Unit tests of the small parts: arenas, boxes, NUMA nodes, arrivals.
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <random>
 #include <vector>
@@ -141,25 +139,9 @@ TEST(ShapeTest, BoxesCoverAnyRange) {
   }
 }
 
-TEST(NumaTest, ReadsSysfsAndSurvivesItsAbsence) {
-  char name[] = "/tmp/rcuda-sysfs-XXXXXX";
-  ASSERT_NE(mkdtemp(name), nullptr);
-  const std::string root = name;
-  const std::string device = root + "/bus/pci/devices/0000:3b:00.0";
-  std::filesystem::create_directories(device);
-  std::ofstream(device + "/numa_node") << "1\n";
-  const std::string without = root + "/bus/pci/devices/0000:3d:00.0";
-  std::filesystem::create_directories(without);
-  std::ofstream(without + "/numa_node") << "-1\n";
-  EXPECT_EQ(numa_node_of_pci("0000:3B:00.0", root), 1);
-  EXPECT_EQ(numa_node_of_pci("00000000:3B:00.0", root), 1);
-  EXPECT_EQ(numa_node_of_pci("0000:3c:00.0", root), -1);
-  EXPECT_EQ(numa_node_of_pci("../../etc", root), -1);
-  EXPECT_EQ(numa_node_of_pci("", root), -1);
-  EXPECT_EQ(numa_node_of_pci("0000:3d:00.0", root), -1);
-  EXPECT_FALSE(run_on_numa_node(1, root));
+TEST(NumaTest, SurvivesTheAbsenceOfSysfs) {
+  EXPECT_FALSE(run_on_numa_node(1, "/nowhere"));
   EXPECT_FALSE(run_on_numa_node(-1));
-  std::filesystem::remove_all(root);
 }
 
 TEST(ArrivalsTest, AChunkIsCompleteWhenAllItsBytesHaveCome) {

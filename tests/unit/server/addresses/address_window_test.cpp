@@ -69,7 +69,7 @@ TEST(BasesTest, BasesAreDisjointAndNoWindows) {
     EXPECT_EQ(range.base, wire::kBases.begin + i * wire::kBaseBytes);
     EXPECT_LE(range.base + range.bytes, wire::kBases.end);
   }
-  for (const wire::AddressSpan& span : wire::kWindowRanges) {
+  for (const AddressRange& span : wire::kWindowRanges) {
     EXPECT_TRUE(span.end <= wire::kBases.begin || wire::kBases.end <= span.begin);
   }
 }
@@ -147,7 +147,7 @@ std::vector<wire::AddressWindow> windows_of(size_t servers, const Server& each,
 
 bool lies_in_a_window_range(const wire::AddressWindow& window) {
   return std::any_of(std::begin(wire::kWindowRanges), std::end(wire::kWindowRanges),
-                     [&](const wire::AddressSpan& span) {
+                     [&](const AddressRange& span) {
                        return window.base >= span.begin && window.base + window.bytes <= span.end;
                      });
 }

@@ -69,6 +69,27 @@ TEST_F(GraphMemoryTest, MemoryThatOutlivesTheLaunchMustBeFreedBeforeTheNext) {
   CUDA_OK(cuStreamSynchronize(s_));
 }
 
+TEST_F(GraphMemoryTest, ARefusedLaunchAllocatesNothing) {
+  CUDA_MEM_ALLOC_NODE_PARAMS first{};
+  first.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  first.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device_}};
+  first.bytesize = 1024;
+  CUDA_MEM_ALLOC_NODE_PARAMS second = first;
+  CUgraphNode before = nullptr, after = nullptr;
+  CUDA_OK(cuGraphAddMemAllocNode(&before, graph_, nullptr, 0, &first));
+  CUDA_OK(cuGraphAddMemAllocNode(&after, graph_, &before, 1, &second));
+  const CUgraphExec exec = instantiate(graph_);
+  CUDA_OK(cuGraphLaunch(exec, s_));
+  CUDA_OK(cuMemFreeAsync(first.dptr, s_));
+  EXPECT_EQ(cuGraphLaunch(exec, s_), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemFreeAsync(first.dptr, s_), CUDA_ERROR_INVALID_VALUE);
+  CUDA_OK(cuMemFreeAsync(second.dptr, s_));
+  CUDA_OK(cuGraphLaunch(exec, s_));
+  CUDA_OK(cuMemFreeAsync(first.dptr, s_));
+  CUDA_OK(cuMemFreeAsync(second.dptr, s_));
+  CUDA_OK(cuStreamSynchronize(s_));
+}
+
 TEST_F(GraphMemoryTest, MemoryThatAnotherGraphFreesMayBeAllocatedAgain) {
   CUDA_MEM_ALLOC_NODE_PARAMS allocate{};
   allocate.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;

@@ -57,6 +57,8 @@ TEST_F(PciDistanceTest, LevelsCountBeforeBridges) {
 TEST_F(PciDistanceTest, AddressesAsCudaWritesThem) {
   ASSERT_TRUE(pci_device_at(root_, "0000:03:00.0"));
   EXPECT_EQ(pci_device_at(root_, "00000000:03:00.0")->address, "0000:03:00.0");
+  add("pci0000:80/0000:80:01.0/0000:8a:00.0", "sys/bus/pci/devices/0000:8a:00.0", "1");
+  EXPECT_EQ(pci_device_at(root_, "0000:8A:00.0")->numa_node, 1);
   EXPECT_FALSE(pci_device_at(root_, "0000:ff:00.0"));
   EXPECT_FALSE(pci_device_at(root_, ""));
   EXPECT_FALSE(pci_device_at(root_, "../../../etc"));
