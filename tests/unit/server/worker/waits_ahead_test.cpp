@@ -193,7 +193,7 @@ TEST_F(WaitsAheadTest, OtherWatchesKeepTheirTurn) {
   keeps(0, WatchFor::kWait, 0);                  // its record is not known
   keeps(1, WatchFor::kReport, 0);                // no thread waits
   keeps(1, WatchFor::kWait, wire::kFlagTraced);  // a trace shows commands in order
-  keeps(1'000'000'000, 1, 0);      // a record that was never made
+  keeps(1'000'000'000, WatchFor::kWait, 0);      // a record that was never made
 }
 
 TEST_F(WaitsAheadTest, WaitsOfSeveralThreads) {
