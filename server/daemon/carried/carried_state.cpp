@@ -120,6 +120,9 @@ void fields(Visitor& visit, CarriedWorker& m) {
   visit.number("park_keeps", m.park_keeps);
   visit.number("park_since", m.park_since);
   visit.number("parked_at", m.parked_at);
+  visit.optional("park_by", m.park_by);
+  visit.number("park_room_for", m.park_room_for);
+  visit.flag("is_preempted", m.is_preempted);
   visit.list("park_bytes", m.park_bytes, wire::kMaxDevices);
   visit.number("park_group", m.park_group);
   visit.flag("has_answered", m.has_answered);

@@ -87,6 +87,9 @@ struct CarriedWorker {
   uint32_t park_way = 0;  // ParkWay
   uint64_t park_kept = 0, park_keeps = 0;
   int64_t park_since = 0, parked_at = 0;
+  std::optional<Identity> park_by;
+  int32_t park_room_for = 0;
+  bool is_preempted = false;
   std::vector<uint64_t> park_bytes;  // by device, in the order of the session
   uint64_t park_group = 0;
   bool has_answered = false, owes_answer = false;

@@ -77,6 +77,9 @@ CarriedWorker WorkerPool::carry(const Worker& worker, const Admission& admission
   carried.park_keeps = worker.park.keeps;
   carried.park_since = ns_of(worker.park.since);
   carried.parked_at = ns_of(worker.park.parked_at);
+  carried.park_by = worker.park.by;
+  carried.park_room_for = worker.park.room_for;
+  carried.is_preempted = worker.park.is_preempted;
   carried.park_group = worker.park.group;
   carried.has_answered = worker.park.has_answered;
   carried.owes_answer = worker.park.owes_answer;
@@ -148,6 +151,9 @@ Result<WorkerPool::Worker> WorkerPool::restore(const CarriedWorker& carried) {
   worker.park.keeps = carried.park_keeps;
   worker.park.since = time_of(carried.park_since);
   worker.park.parked_at = time_of(carried.parked_at);
+  worker.park.by = carried.park_by;
+  worker.park.room_for = carried.park_room_for;
+  worker.park.is_preempted = carried.is_preempted;
   worker.park.group = carried.park_group;
   worker.park.has_answered = carried.has_answered;
   worker.park.owes_answer = carried.owes_answer;
