@@ -112,11 +112,6 @@ struct CarriedTicket {
   int64_t expires = 0;
 };
 
-struct CarriedLease {
-  wire::LeaseAnswer lease;  // one lease, with its secret
-  std::optional<uint32_t> uid;
-};
-
 struct CarriedServiceManager {
   int32_t socket = -1;
   int64_t pause = 0;  // nanoseconds between two signs of life; 0: none are wanted
@@ -138,8 +133,8 @@ struct CarriedState {
   std::string offer;          // the encoded WorkerReady; empty: none yet
   wire::ServerStatus totals;  // only ServerStatus::totals is set
   std::vector<CarriedTicket> tickets;
-  std::vector<CarriedLease> leases;
-  std::vector<CarriedLease> lease_totals;  // of ended sessions, by lease
+  std::string leases;              // the text of a file of leases
+  wire::LeaseAnswer lease_totals;  // of ended sessions, by lease
   bool draining = false;
   std::vector<uint32_t> drained;  // GPUs that get no new sessions
   int32_t signal = 0;             // the last signal to stop the server; 0: none

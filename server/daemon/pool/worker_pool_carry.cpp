@@ -38,9 +38,8 @@ void WorkerPool::carry(const Admission& admission, CarriedState* state) const {
   if (ever_ready()) state->offer = text_of(encode_message(ToDaemon(offer_)));
   state->totals.totals = totals_;
   for (const auto& [id, done] : lease_totals_) {
-    CarriedLease& carried = state->lease_totals.emplace_back();
-    carried.lease.leases.push_back(done);
-    carried.lease.leases.back().id = id;
+    state->lease_totals.leases.push_back(done);
+    state->lease_totals.leases.back().id = id;
   }
 }
 
@@ -176,9 +175,7 @@ Status WorkerPool::restore(const CarriedState& state,
   not_of_workers_.insert(state.not_of_workers.begin(), state.not_of_workers.end());
   doublings_ = state.doublings;
   totals_ = state.totals.totals;
-  for (const CarriedLease& carried : state.lease_totals) {
-    lease_totals_[carried.lease.leases.front().id] = carried.lease.leases.front();
-  }
+  for (const wire::LeaseInfo& done : state.lease_totals.leases) lease_totals_[done.id] = done;
   if (!state.offer.empty()) {
     RCUDA_ASSIGN_OR_RETURN(ToDaemon offer, decode_message<ToDaemon>(bytes_of(state.offer)));
     offer_ = std::get<WorkerReady>(std::move(offer));

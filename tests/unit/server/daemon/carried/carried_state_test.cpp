@@ -32,7 +32,8 @@ CarriedState example() {
   permit.places = {{"", {}}, {"uid 1000", 2}};
   permit.allowances = {{.of = "user ada", .device_memory = 1 << 30, .slot = 2}};
   permit.limits.priorities = 0;
-  state.leases.emplace_back().lease.leases.emplace_back().id = "1a2b3c4d";
+  state.leases = "a line for each lease";
+  state.lease_totals.leases.emplace_back().id = "1a2b3c4d";
   state.tickets.emplace_back().user.user = "bob";
   state.drain_until = 77;
   return state;
