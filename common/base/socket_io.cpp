@@ -193,6 +193,15 @@ Status recv_all(int socket, std::span<std::byte> bytes, Deadline deadline) {
   return recv_with_fds(socket, bytes, unwanted, deadline);
 }
 
+Result<ucred> peer_credentials(int local_socket) {
+  ucred peer{};
+  socklen_t bytes = sizeof peer;
+  if (::getsockopt(local_socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) {
+    return Status::from_errno(errno, "reading the user of a local connection (SO_PEERCRED)");
+  }
+  return peer;
+}
+
 Status send_with_fds(int socket, std::span<const std::byte> bytes, std::span<const int> fds,
                      Deadline deadline) {
   // One descriptor per message: each of the first messages carries one byte, the last message

@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include <sys/socket.h>
 #include <sys/types.h>
 
 #include "common/base/socket.h"
@@ -34,6 +35,9 @@ Status send_all(int socket, std::span<const std::byte> bytes, Deadline deadline)
 Status recv_all(int socket, std::span<std::byte> bytes, Deadline deadline);
 Status send_all(const Socket& socket, std::span<const std::byte> bytes, Deadline deadline);
 Status recv_all(const Socket& socket, std::span<std::byte> bytes, Deadline deadline);
+
+// The process at the other end of a Unix socket, as it was when it connected or began to listen.
+Result<ucred> peer_credentials(int local_socket);
 
 // Sends `bytes` and the descriptors. Several descriptors need a stream socket and at least as many
 // bytes, because each descriptor is sent in a sendmsg() of its own.

@@ -237,8 +237,8 @@ Result<UniqueFd> connect_local_server(uint16_t port, const std::vector<uid_t>& t
                                           "@rcuda-PORT)");
   }
   set_send_timeout(socket.get(), microseconds(0));
-  RCUDA_ASSIGN_OR_RETURN(const uid_t server, peer_user(socket.get()));
-  RCUDA_RETURN_IF_ERROR(check_trust("the rcuda-server for port " + std::to_string(port), server,
+  RCUDA_ASSIGN_OR_RETURN(const ucred server, peer_credentials(socket.get()));
+  RCUDA_RETURN_IF_ERROR(check_trust("the rcuda-server for port " + std::to_string(port), server.uid,
                                     ::geteuid(), trusted));
   (void)take_descriptors(socket.get(), true);
   return socket;

@@ -28,15 +28,6 @@ bool same_address(const Endpoint& a, const Endpoint& b) {
 
 }  // namespace
 
-Result<uid_t> peer_user(int local_socket) {
-  ucred credentials{};
-  socklen_t size = sizeof credentials;
-  if (::getsockopt(local_socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
-    return Status::from_errno(errno, "reading the user at the other end of a local socket");
-  }
-  return credentials.uid;
-}
-
 Status not_served(uint16_t port, const std::string& server, const std::string& client) {
   return Status(Code::kDenied, "the rcuda-server for port " + std::to_string(port) + " runs as " +
                                    server + " and does not serve " + client +

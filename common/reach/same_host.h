@@ -16,10 +16,6 @@
 
 namespace rcuda::wire {
 
-// Returns the effective user of the process that connected or listens at the other end of a Unix
-// socket.
-Result<uid_t> peer_user(int local_socket);
-
 // The error for a user of this machine that the server does not serve: kDenied. `server`, `client`:
 // their users, such as "ada (uid 1000)".
 Status not_served(uint16_t port, const std::string& server, const std::string& client);

@@ -39,16 +39,17 @@ class Half {
 
   // Whether `id` is a new copy and the limit is reached. Limits the memory that copies announced by
   // the peer can take.
-  bool is_full(uint64_t id) const { return copies_.size() >= kMostCopies && !copies_.contains(id); }
+  bool is_full(uint64_t id) const { return announced_ >= kMostCopies && !copies_.contains(id); }
   static Status too_many_copies() {
     return peer_violation("the peer worker has begun more than " + std::to_string(kMostCopies) +
                           " copies that have not ended");
   }
   Copy& find_or_make(uint64_t id) {  // also adds it to awake_
     awake_.insert(id);
-    Copy& copy = copies_[id];
-    copy.id = id;
-    return copy;
+    const auto [at, is_new] = copies_.try_emplace(id);
+    at->second.id = id;
+    announced_ += is_new;
+    return at->second;
   }
   // Adds this side's half, as the client sent it. `failure`: ok, or the error with which the half
   // ends. Returns null for a second half with the same id, which is an error of the client; the
@@ -63,6 +64,7 @@ class Half {
       if (request.done) request.done(status);
       return nullptr;
     }
+    --announced_;
     copy.place = place;
     copy.request = std::move(request);
     move(copy, Event::kCommand);
@@ -97,6 +99,7 @@ class Half {
   Environment& environment_;
   const PeerId peer_;
   std::map<uint64_t, Copy> copies_;
+  size_t announced_ = 0;  // copies without this side's half; not kept up once the peer is lost
   // The ids of the copies that may advance without a message of the peer. A round looks only at
   // these, because copies_ may have thousands of entries: copies that wait for an earlier copy in
   // the same stream, or copies whose half on this side has not arrived.

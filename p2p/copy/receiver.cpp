@@ -104,11 +104,11 @@ Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
 // Returns the most chunks that may be announced and not yet copied in. A chunk has a slot of at
 // least kAlignment bytes in an inbox. Exceptions are the chunk of an empty copy and a chunk that
 // the sender has written to the destination (Where::kTarget). Both are the only chunk of their
-// copy, so `+ kMostCopies` allows for them.
-uint64_t Receiver::most_arrived(const PeerLink& link) {
+// copy, so `+ copies_.size()` allows for them.
+uint64_t Receiver::most_arrived(const PeerLink& link) const {
   uint64_t inbox_bytes = link.inbox.bytes;
   for (const DeviceBuffer& inbox : link.device_inbox) inbox_bytes += inbox.bytes();
-  return inbox_bytes / Arena::kAlignment + kMostCopies;
+  return inbox_bytes / Arena::kAlignment + copies_.size();
 }
 
 void Receiver::pop_arrived(Incoming& copy) {

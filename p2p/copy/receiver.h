@@ -115,7 +115,7 @@ class Receiver : public Half<Incoming, IncomingEvent> {
   static Result<bool> has_come(const ChunkMessage& chunk, PeerLink& link);
   Status land(Incoming& copy, const ChunkMessage& chunk, const PeerLink& link);
   static Status report_consumed(Incoming& copy, PeerLink& link, uint64_t chunks);
-  static uint64_t most_arrived(const PeerLink& link);
+  uint64_t most_arrived(const PeerLink& link) const;
   void pop_arrived(Incoming& copy);
   Status drop_arrived(Incoming& copy, PeerLink& link, bool& moved);
   Result<PeerMapping*> map(int device, const Handle& handle, uint64_t offset, const Shape& source);

@@ -106,7 +106,7 @@ Status Sender::on_done(const EndMessage& message) {
   if (found == copies_.end()) {
     // A receiver may end its half before this side's half has come from the client.
     if (status.ok()) return unknown_copy("Done", message.copy);
-    if (copies_.size() >= kMostCopies) return too_many_copies();
+    if (is_full(message.copy)) return too_many_copies();
   }
   Outgoing& copy = find_or_make(message.copy);
   const bool ended = copy.state == CopyState::kDone || copy.state == CopyState::kRefused ||

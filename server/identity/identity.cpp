@@ -4,6 +4,8 @@
 
 #include <sys/socket.h>
 
+#include "common/base/socket_io.h"
+
 namespace rcuda::server {
 namespace {
 
@@ -48,11 +50,7 @@ std::string owner_of(const Identity& identity, const wire::Hello& hello) {
 std::string user_text(uid_t user) { return "uid " + std::to_string(user); }
 
 Result<Identity> identity_of_local(int socket) {
-  ucred credentials{};
-  socklen_t bytes = sizeof credentials;
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) != 0) {
-    return Status::from_errno(errno, "reading the user of a local connection (SO_PEERCRED)");
-  }
+  RCUDA_ASSIGN_OR_RETURN(const ucred credentials, peer_credentials(socket));
   Identity identity;
   identity.uid = credentials.uid;
   identity.gid = credentials.gid;
@@ -60,7 +58,7 @@ Result<Identity> identity_of_local(int socket) {
   identity.method = "local socket";
   identity.from = "pid " + std::to_string(credentials.pid);
   // Without a buffer, the call fails with ERANGE and returns the size of the list of groups.
-  bytes = 0;
+  socklen_t bytes = 0;
   int error = ::getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, nullptr, &bytes) == 0 ? 0 : errno;
   if (error == ERANGE) {
     identity.groups.resize(bytes / sizeof(gid_t));

@@ -55,21 +55,13 @@ Status address_of(const std::string& name, sockaddr_un* address, socklen_t* leng
   return {};
 }
 
-// nullopt if the system does not know the peer.
-std::optional<ucred> peer_of(int socket) {
-  ucred peer{};
-  socklen_t bytes = sizeof peer;
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) return std::nullopt;
-  return peer;
-}
-
 bool is_of_our_user(int socket) {
-  const std::optional<ucred> peer = peer_of(socket);
+  const rcuda::Result<ucred> peer = rcuda::peer_credentials(socket);
   return peer && peer->uid == ::geteuid();
 }
 
 bool is_of_root(int socket) {
-  const std::optional<ucred> peer = peer_of(socket);
+  const rcuda::Result<ucred> peer = rcuda::peer_credentials(socket);
   return peer && peer->uid == 0;
 }
 
@@ -208,7 +200,7 @@ Result<LookupResult> look_up(const std::string& name, uint32_t kind, const Looku
 Result<LookupResult> look_up_in(int pid, const std::string& name, uint32_t kind,
                                 const LookupKey& key) {
   const auto trusts = [pid](int socket) {
-    const std::optional<ucred> peer = peer_of(socket);
+    const rcuda::Result<ucred> peer = rcuda::peer_credentials(socket);
     return peer && peer->pid == pid;  // its user may have changed since listen()
   };
   return ask(name, kind, key, trusts, Deadline::max());

@@ -6,6 +6,7 @@
 
 #include "common/base/units.h"
 #include "common/identity/users.h"
+#include "server/daemon/admission/lease_file.h"
 
 namespace rcuda::server {
 namespace {
@@ -60,35 +61,6 @@ void narrow(std::optional<Admission::Room>* room, uint64_t limit, uint64_t used)
   if (!*room) *room = Admission::Room{limit, free};
   (*room)->limit = std::min((*room)->limit, limit);
   (*room)->free = std::min((*room)->free, free);
-}
-
-CarriedLease carry(const Lease& lease) {
-  CarriedLease carried;
-  carried.uid = lease.uid;
-  carried.lease.secret = lease.secret;
-  carried.lease.leases.push_back(info_of(lease));
-  return carried;
-}
-
-std::chrono::sys_seconds time_of(uint64_t seconds) {
-  return std::chrono::sys_seconds(std::chrono::seconds(seconds));
-}
-
-Lease restore(const CarriedLease& carried) {
-  const wire::LeaseInfo& info = carried.lease.leases.front();
-  Lease lease;
-  lease.id = info.id;
-  lease.secret = carried.lease.secret;
-  lease.uid = carried.uid;
-  lease.user = info.user;
-  lease.job = info.job;
-  lease.devices = info.devices;
-  lease.exclusive = !info.shared;
-  lease.oversubscribes = info.oversubscribed;
-  lease.created = time_of(info.created);
-  if (info.until != 0) lease.until = time_of(info.until);
-  lease.creator = info.creator;
-  return lease;
 }
 
 }  // namespace
@@ -472,7 +444,7 @@ void Admission::carry(CarriedState* state) const {
     if (!budget) continue;
     state->budgets.push_back({key, budget->ledger ? budget->ledger->descriptor() : -1});
   }
-  for (const Lease& lease : leases_.all()) state->leases.push_back(server::carry(lease));
+  state->leases = format_leases(leases_.all());
 }
 
 CarriedPermit Admission::carry(const Permit& permit) const {
@@ -530,8 +502,7 @@ Result<std::vector<std::unique_ptr<Admission::Permit>>> Admission::restore(
     if (!worker.permit) continue;
     RCUDA_ASSIGN_OR_RETURN(permits.back(), restore(*worker.permit));
   }
-  std::vector<Lease> leases;
-  for (const CarriedLease& lease : state.leases) leases.push_back(server::restore(lease));
+  RCUDA_ASSIGN_OR_RETURN(std::vector<Lease> leases, parse_leases(state.leases));
   leases_.restore(std::move(leases));
   return permits;
 }

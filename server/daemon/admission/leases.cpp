@@ -74,7 +74,13 @@ Status check(const Lease& wish, uint32_t count, const std::vector<uint32_t>& off
                   "the server does not know its devices before its first worker has started: name "
                   "devices, or let the server keep workers ready (--pool)");
   }
-  for (const uint32_t device : wish.devices) {
+  return check_offered(wish.devices, offered);
+}
+
+}  // namespace
+
+Status check_offered(const std::vector<uint32_t>& devices, const std::vector<uint32_t>& offered) {
+  for (const uint32_t device : devices) {
     if (!offered.empty() && !contains(offered, device)) {
       return Status(Code::kNotFound, "the server does not offer device " + std::to_string(device) +
                                          "; it offers " + list_of(offered));
@@ -82,8 +88,6 @@ Status check(const Lease& wish, uint32_t count, const std::vector<uint32_t>& off
   }
   return {};
 }
-
-}  // namespace
 
 std::string text_of(const Lease& lease) {
   std::string text = lease.id;

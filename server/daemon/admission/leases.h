@@ -47,6 +47,8 @@ struct Lease {
   bool operator==(const Lease&) const = default;
 };
 
+// kNotFound for a device that the server does not offer. `offered`: empty if it is not known yet.
+Status check_offered(const std::vector<uint32_t>& devices, const std::vector<uint32_t>& offered);
 // "1a2b3c4d of slurm 4711 (user ada)"
 std::string text_of(const Lease& lease);
 // The lease in the form of an answer, without its sessions and their work.

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "common/base/file_io.h"
 #include "common/base/fnv1a.h"
 #include "common/base/memory_file.h"
 #include "common/messages/message_codec.h"
@@ -22,6 +23,7 @@ namespace {
 
 constexpr uint32_t kMany = 1'000'000;
 constexpr uint32_t kMostBytes = 1u << 20;  // of an encoded message in a string field
+constexpr uint32_t kMostLeaseBytes = 16u << 20;
 
 }  // namespace
 
@@ -120,6 +122,9 @@ void fields(Visitor& visit, CarriedWorker& m) {
   visit.number("park_keeps", m.park_keeps);
   visit.number("park_since", m.park_since);
   visit.number("parked_at", m.parked_at);
+  visit.optional("park_by", m.park_by);
+  visit.number("park_room_for", m.park_room_for);
+  visit.flag("is_preempted", m.is_preempted);
   visit.list("park_bytes", m.park_bytes, wire::kMaxDevices);
   visit.number("park_group", m.park_group);
   visit.flag("has_answered", m.has_answered);
@@ -147,12 +152,6 @@ void fields(Visitor& visit, CarriedTicket& m) {
 }
 
 template <typename Visitor>
-void fields(Visitor& visit, CarriedLease& m) {
-  visit.message("lease", m.lease);
-  visit.optional("uid", m.uid);
-}
-
-template <typename Visitor>
 void fields(Visitor& visit, CarriedServiceManager& m) {
   visit.number("socket", m.socket);
   visit.number("pause", m.pause);
@@ -173,8 +172,8 @@ void fields(Visitor& visit, CarriedState& m) {
   visit.string("offer", m.offer, kMostBytes);
   visit.message("totals", m.totals);
   visit.list("tickets", m.tickets, kMany);
-  visit.list("leases", m.leases, kMany);
-  visit.list("lease_totals", m.lease_totals, kMany);
+  visit.string("leases", m.leases, kMostLeaseBytes);
+  visit.message("lease_totals", m.lease_totals);
   visit.flag("draining", m.draining);
   visit.list("drained", m.drained, kMany);
   visit.number("signal", m.signal);
@@ -199,12 +198,8 @@ Result<UniqueFd> write_carried(const CarriedState& state) {
   const uint64_t layout = carried_layout();
   const auto hash = std::as_bytes(std::span(&layout, 1));
   bytes.insert(bytes.begin(), hash.begin(), hash.end());
-  size_t written = 0;
-  while (file && written < bytes.size()) {
-    const ssize_t more = ::write(file.get(), bytes.data() + written, bytes.size() - written);
-    if (more <= 0)
-      return Status::from_errno(errno, "writing the server's state for its next build");
-    written += static_cast<size_t>(more);
+  if (file && !write_all(file.get(), bytes)) {
+    return Status::from_errno(errno, "writing the server's state for its next build");
   }
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL;
   if (!file || ::fcntl(file.get(), F_ADD_SEALS, kSeals) != 0) {
@@ -217,11 +212,8 @@ Result<CarriedState> read_carried(int file) {
   const off_t size = ::lseek(file, 0, SEEK_END);
   if (size < 0) return Status::from_errno(errno, "reading the size of the earlier server's state");
   std::vector<std::byte> bytes(static_cast<size_t>(size));
-  for (size_t read = 0; read < bytes.size();) {
-    const ssize_t more =
-        ::pread(file, bytes.data() + read, bytes.size() - read, static_cast<off_t>(read));
-    if (more <= 0) return Status::from_errno(errno, "reading the earlier server's state");
-    read += static_cast<size_t>(more);
+  if (::lseek(file, 0, SEEK_SET) != 0 || !read_all(file, bytes)) {
+    return Status::from_errno(errno, "reading the earlier server's state");
   }
   uint64_t layout = 0;
   if (bytes.size() >= sizeof layout) std::memcpy(&layout, bytes.data(), sizeof layout);

@@ -87,6 +87,9 @@ struct CarriedWorker {
   uint32_t park_way = 0;  // ParkWay
   uint64_t park_kept = 0, park_keeps = 0;
   int64_t park_since = 0, parked_at = 0;
+  std::optional<Identity> park_by;
+  int32_t park_room_for = 0;
+  bool is_preempted = false;
   std::vector<uint64_t> park_bytes;  // by device, in the order of the session
   uint64_t park_group = 0;
   bool has_answered = false, owes_answer = false;
@@ -107,11 +110,6 @@ struct CarriedTicket {
   Identity user;
   wire::TicketQuery connection;
   int64_t expires = 0;
-};
-
-struct CarriedLease {
-  wire::LeaseAnswer lease;  // one lease, with its secret
-  std::optional<uint32_t> uid;
 };
 
 struct CarriedServiceManager {
@@ -135,8 +133,8 @@ struct CarriedState {
   std::string offer;          // the encoded WorkerReady; empty: none yet
   wire::ServerStatus totals;  // only ServerStatus::totals is set
   std::vector<CarriedTicket> tickets;
-  std::vector<CarriedLease> leases;
-  std::vector<CarriedLease> lease_totals;  // of ended sessions, by lease
+  std::string leases;              // the text of a file of leases
+  wire::LeaseAnswer lease_totals;  // of ended sessions, by lease
   bool draining = false;
   std::vector<uint32_t> drained;  // GPUs that get no new sessions
   int32_t signal = 0;             // the last signal to stop the server; 0: none

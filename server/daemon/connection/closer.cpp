@@ -33,6 +33,11 @@ constexpr size_t kMostHeld = 4096;     // connections in the helper; fewer if RL
 constexpr size_t kBatch = 64;
 constexpr int kLookMs = 100;
 
+// Whether the helper does not read for now, or memory is short: the caller sends again later.
+bool is_temporary(const Status& sent) {
+  return sent.code() == Code::kTimeout || sent.code() == Code::kSystem;
+}
+
 // The helper process. It has one thread.
 class Helper {
  public:
@@ -169,8 +174,7 @@ bool Closer::pass(uid_t user, UniqueFd* connection) {
   const int descriptor = connection->get();
   const Status sent =
       send_with_fds(socket_.get(), bytes_of(uint32_t{user}), {&descriptor, 1}, Clock::now());
-  // A temporary error, such as a lack of memory: the caller retries.
-  if (sent.code() == Code::kTimeout || sent.code() == Code::kSystem) return false;
+  if (is_temporary(sent)) return false;
   if (!sent.ok()) {
     RCUDA_ERROR(
         "the process that closes local connections has ended (%s): restart rcuda-server; until "
@@ -186,8 +190,9 @@ bool Closer::pass(uid_t user, UniqueFd* connection) {
 
 bool Closer::say_closed() {
   for (; unsaid_ > 0 && socket_; --unsaid_) {
-    const Status sent = send_with_fds(socket_.get(), bytes_of(kClosed), {}, Clock::now());
-    if (sent.code() == Code::kTimeout) return false;
+    if (is_temporary(send_with_fds(socket_.get(), bytes_of(kClosed), {}, Clock::now()))) {
+      return false;
+    }
   }
   return true;
 }

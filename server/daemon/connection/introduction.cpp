@@ -16,6 +16,7 @@
 #include "common/tls/handshake.h"
 #include "common/transport/media.h"
 #include "server/addresses/address_window.h"
+#include "server/daemon/admission/leases.h"
 #include "server/daemon/connection/connection.h"
 #include "server/daemon/ops/gpu_reports.h"
 #include "server/sandbox/nobody.h"
@@ -366,13 +367,7 @@ Status Connection::check_hello(const wire::Hello& hello) const {
     return Status(Code::kInvalidArgument,
                   "the client requests no device of this server: name one in RCUDA_DEVICES");
   }
-  const std::vector<uint32_t> offered = services_.pool.offer().ordinals();
-  for (uint32_t ordinal : hello.devices) {
-    if (!offered.empty() && std::find(offered.begin(), offered.end(), ordinal) == offered.end()) {
-      return Status(Code::kNotFound, "the server does not offer device " + std::to_string(ordinal) +
-                                         "; it offers " + list_of(offered));
-    }
-  }
+  RCUDA_RETURN_IF_ERROR(check_offered(hello.devices, services_.pool.offer().ordinals()));
   for (uint32_t base = 0; base < wire::kBaseCount; ++base) {
     if (!is_taken(hello, Base{base}.range())) return {};
   }

@@ -14,6 +14,7 @@
 
 #include "common/base/log.h"
 #include "common/base/passing_error.h"
+#include "common/base/socket_io.h"
 #include "common/reach/connect.h"
 #include "common/reach/same_host.h"
 
@@ -189,11 +190,7 @@ Result<Accepted> accept_from(int listening, bool local) {
   }
   const int socket = accepted.socket.get();
   if (local) {
-    ucred credentials{};
-    socklen_t size = sizeof credentials;
-    if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
-      return Status::from_errno(errno, "reading the user of a local connection (SO_PEERCRED)");
-    }
+    RCUDA_ASSIGN_OR_RETURN(const ucred credentials, peer_credentials(socket));
     accepted.origin = "uid " + std::to_string(credentials.uid);
     accepted.peer = "pid " + std::to_string(credentials.pid) + " of " + accepted.origin;
   } else {

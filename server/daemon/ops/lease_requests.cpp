@@ -81,9 +81,8 @@ Status LeaseRequests::open() {
   return {};
 }
 
-Status LeaseRequests::save() {
-  admission_.review();
-  return path_.empty() ? Status() : save_leases(path_, admission_.leases().all());
+Status LeaseRequests::save(const Leases& leases) const {
+  return path_.empty() ? Status() : save_leases(path_, leases.all());
 }
 
 void LeaseRequests::expire() {
@@ -96,7 +95,8 @@ void LeaseRequests::expire() {
                                    "(rcuda-lease extend)");
   }
   if (ended.empty()) return;
-  if (const Status saved = save(); !saved.ok()) {
+  admission_.review();
+  if (const Status saved = save(admission_.leases()); !saved.ok()) {
     RCUDA_ERROR("cannot record expired leases: %s", saved.message().c_str());
   }
 }
@@ -190,21 +190,21 @@ Result<bool> LeaseRequests::take(const wire::LeaseRequest& request, const Identi
   if (wish.devices.empty() && offered.empty() && pool_.starting() != 0) return false;
   const std::vector<Leases::Use> uses = pool_.uses();
   const Leases::Time now = wall_clock();
-  Result<Leases::Taken> made = admission_.leases().take(wish, request.count, offered, uses, now);
+  Leases leases = admission_.leases();
+  Result<Leases::Taken> made = leases.take(wish, request.count, offered, uses, now);
   if (made.status().code() == Code::kUnavailable && request.waits) {
-    for (const LostClient& client :
-         admission_.leases().in_the_way(wish, request.count, offered, uses, now)) {
+    for (const LostClient& client : leases.in_the_way(wish, request.count, offered, uses, now)) {
       pool_.end_lost(client.worker, "a lease that user " + who.user + " takes");
     }
   }
   RCUDA_ASSIGN_OR_RETURN(const Leases::Taken taken, std::move(made));
   if (taken.is_new) {
     // A lease must outlive a restart.
-    if (const Status saved = save(); !saved.ok()) {
-      (void)admission_.leases().revoke(taken.lease.id, {});
-      admission_.review();
+    if (const Status saved = save(leases); !saved.ok()) {
       return Status(saved).with_context("cannot save the lease");
     }
+    admission_.leases() = std::move(leases);
+    admission_.review();
     note("taken", taken.lease, who);
   }
   answer->secret = taken.lease.secret;
@@ -214,26 +214,32 @@ Result<bool> LeaseRequests::take(const wire::LeaseRequest& request, const Identi
 
 Status LeaseRequests::change(const wire::LeaseRequest& request, const Identity& who,
                              wire::LeaseAnswer* answer) {
-  if (request.operation == LeaseOperation::kExtend) {
-    RCUDA_ASSIGN_OR_RETURN(
-        const Lease lease,
-        admission_.leases().extend(request.id, request.job, end_after(request.seconds)));
-    note("extended", lease, who);
-    answer->leases.push_back(describe(lease, pool_.uses(), pool_));
-    return save();
+  const bool extends = request.operation == LeaseOperation::kExtend;
+  Leases leases = admission_.leases();
+  std::optional<Lease> lease;
+  if (extends) {
+    RCUDA_ASSIGN_OR_RETURN(lease,
+                           leases.extend(request.id, request.job, end_after(request.seconds)));
+  } else {
+    lease = leases.revoke(request.id, request.job);
   }
-  const std::optional<Lease> lease = admission_.leases().revoke(request.id, request.job);
+  // Even without a change, because an earlier save may have failed.
+  RCUDA_RETURN_IF_ERROR(save(leases));
   if (!lease) {
     // Not an error: the epilog of a job may run twice, or after the lease has expired.
     answer->message = "there is no lease " +
                       (request.id.empty() ? "of " + request.job : request.id) +
                       ", so nothing was revoked";
-    return save();  // again, because an earlier save may have failed
+    return {};
   }
-  note("revoked", *lease, who);
+  admission_.leases() = std::move(leases);
+  note(extends ? "extended" : "revoked", *lease, who);
   answer->leases.push_back(describe(*lease, pool_.uses(), pool_));
-  pool_.end_leased(lease->id, "the lease " + text_of(*lease) + " was revoked");
-  return save();
+  if (!extends) {
+    pool_.end_leased(lease->id, "the lease " + text_of(*lease) + " was revoked");
+  }
+  admission_.review();
+  return {};
 }
 
 void LeaseRequests::report(wire::ServerStatus* status, const Viewer& to) const {

@@ -54,12 +54,13 @@ class LeaseRequests {
  private:
   Result<bool> take(const wire::LeaseRequest& request, const Identity& who,
                     wire::LeaseAnswer* answer);
+  // Extends or revokes a lease. After an error, nothing has changed.
   Status change(const wire::LeaseRequest& request, const Identity& who, wire::LeaseAnswer* answer);
   void list(const wire::LeaseRequest& request, const Identity& who,
             wire::LeaseAnswer* answer) const;
   void note(const char* what, const Lease& lease, const std::optional<Identity>& by);
-  // Admits the clients that waited for a change, and writes the file of leases.
-  Status save();
+  // Writes the file of leases.
+  Status save(const Leases& leases) const;
 
   const Settings& settings_;
   Admission& admission_;

@@ -38,9 +38,8 @@ void WorkerPool::carry(const Admission& admission, CarriedState* state) const {
   if (ever_ready()) state->offer = text_of(encode_message(ToDaemon(offer_)));
   state->totals.totals = totals_;
   for (const auto& [id, done] : lease_totals_) {
-    CarriedLease& carried = state->lease_totals.emplace_back();
-    carried.lease.leases.push_back(done);
-    carried.lease.leases.back().id = id;
+    state->lease_totals.leases.push_back(done);
+    state->lease_totals.leases.back().id = id;
   }
 }
 
@@ -77,6 +76,9 @@ CarriedWorker WorkerPool::carry(const Worker& worker, const Admission& admission
   carried.park_keeps = worker.park.keeps;
   carried.park_since = ns_of(worker.park.since);
   carried.parked_at = ns_of(worker.park.parked_at);
+  carried.park_by = worker.park.by;
+  carried.park_room_for = worker.park.room_for;
+  carried.is_preempted = worker.park.is_preempted;
   carried.park_group = worker.park.group;
   carried.has_answered = worker.park.has_answered;
   carried.owes_answer = worker.park.owes_answer;
@@ -148,6 +150,9 @@ Result<WorkerPool::Worker> WorkerPool::restore(const CarriedWorker& carried) {
   worker.park.keeps = carried.park_keeps;
   worker.park.since = time_of(carried.park_since);
   worker.park.parked_at = time_of(carried.parked_at);
+  worker.park.by = carried.park_by;
+  worker.park.room_for = carried.park_room_for;
+  worker.park.is_preempted = carried.is_preempted;
   worker.park.group = carried.park_group;
   worker.park.has_answered = carried.has_answered;
   worker.park.owes_answer = carried.owes_answer;
@@ -170,9 +175,7 @@ Status WorkerPool::restore(const CarriedState& state,
   not_of_workers_.insert(state.not_of_workers.begin(), state.not_of_workers.end());
   doublings_ = state.doublings;
   totals_ = state.totals.totals;
-  for (const CarriedLease& carried : state.lease_totals) {
-    lease_totals_[carried.lease.leases.front().id] = carried.lease.leases.front();
-  }
+  for (const wire::LeaseInfo& done : state.lease_totals.leases) lease_totals_[done.id] = done;
   if (!state.offer.empty()) {
     RCUDA_ASSIGN_OR_RETURN(ToDaemon offer, decode_message<ToDaemon>(bytes_of(state.offer)));
     offer_ = std::get<WorkerReady>(std::move(offer));

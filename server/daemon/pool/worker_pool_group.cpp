@@ -7,9 +7,8 @@
 #include <unordered_set>
 #include <utility>
 
-#include <sys/socket.h>
-
 #include "common/base/log.h"
+#include "common/base/socket_io.h"
 #include "server/daemon/pool/worker_pool.h"
 
 namespace rcuda::server {
@@ -23,18 +22,12 @@ constexpr auto kLongestSuspend = std::chrono::minutes(1);
 // The most lookups that may wait until one parked session is awake.
 constexpr size_t kMostCallers = 64;
 
-// The process at the other end of a Unix socket; 0 if the system does not know it.
-pid_t peer_of(int socket) {
-  ucred peer{};
-  socklen_t bytes = sizeof peer;
-  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 ? peer.pid : 0;
-}
-
 }  // namespace
 
 // Passes on a lookup, and records that the two workers share memory from now on.
 bool WorkerPool::pass_on_lookup(Worker& exporter, ExportCall call, UniqueFd* socket) {
-  const pid_t importer = peer_of(socket->get());
+  const Result<ucred> peer = peer_credentials(socket->get());
+  const pid_t importer = peer.ok() ? peer->pid : 0;
   const bool is_here = std::ranges::any_of(workers_, [&](const Worker& worker) {
     return worker.is(State::kBusy) && worker.pid == importer;
   });

@@ -11,8 +11,8 @@ namespace rcuda::server {
 
 namespace {
 
-// Clients bring the names of users, so the number of counted users is bounded: all further users
-// count as one.
+// Clients bring the names of users, so the number of counted users is bounded: all further users,
+// with any medium, count as one.
 wire::ServerStatus::UserTotals& totals_of(wire::ServerStatus::Totals* totals,
                                           const std::string& user, const std::string& medium) {
   std::vector<wire::ServerStatus::UserTotals>& users = totals->users;
@@ -21,7 +21,7 @@ wire::ServerStatus::UserTotals& totals_of(wire::ServerStatus::Totals* totals,
   });
   if (found != users.end()) return *found;
   if (users.size() == wire::kMaxUserTotals - 1) {
-    return users.emplace_back(wire::ServerStatus::UserTotals{"others", medium});
+    return users.emplace_back(wire::ServerStatus::UserTotals{"others", "others"});
   }
   if (users.size() == wire::kMaxUserTotals) return users.back();
   return users.emplace_back(wire::ServerStatus::UserTotals{user, medium});

@@ -78,6 +78,11 @@ CUresult launch_with_attributes(LaunchServices& services, const wire::LaunchBody
   return services.driver.cuLaunchKernelEx(&config, function, separate, packed);
 }
 
+Object* find_function(LaunchServices& services, const wire::LaunchBody& body) {
+  return services.objects.of(body.is_kernel ? wire::Kind::kKernel : wire::Kind::kFunction)
+      .find(body.function);
+}
+
 }  // namespace
 
 // Whether the driver may load the function for this launch. The driver loads a function at its
@@ -86,9 +91,7 @@ bool launch_may_wait(LaunchServices& services, const Command& command,
                      const wire::LaunchBody& body) {
   const Object* stream =
       body.stream ? services.objects.of(wire::Kind::kStream).find(body.stream) : nullptr;
-  const Object* function =
-      services.objects.of(body.is_kernel ? wire::Kind::kKernel : wire::Kind::kFunction)
-          .find(body.function);
+  const Object* function = find_function(services, body);
   return function && function->launched_in != (stream ? stream->context : command.header.context);
 }
 
@@ -102,8 +105,7 @@ HandlerResult launch(LaunchServices& services, const Command& command,
       !in.bytes(body.attribute_count * sizeof(CUlaunchAttribute), &attribute_bytes)) {
     return kMalformed;
   }
-  Object* object = services.objects.of(body.is_kernel ? wire::Kind::kKernel : wire::Kind::kFunction)
-                       .find(body.function);
+  Object* object = find_function(services, body);
   if (!object) return CUDA_ERROR_INVALID_HANDLE;
   const api::DriverTable& driver = services.driver;
   if (!object->parameters_known) {
@@ -159,8 +161,7 @@ bool read_device_launch(LaunchServices& services, BodyReader& in, DeviceLaunch* 
       !in.bytes((body.parameter_bytes + 7u) & ~7u, &parameters)) {
     return false;
   }
-  Object* object = services.objects.of(body.is_kernel ? wire::Kind::kKernel : wire::Kind::kFunction)
-                       .find(body.function);
+  Object* object = find_function(services, body);
   SessionStream stream;
   *result = object ? services.objects.use_stream(body.stream, &stream) : CUDA_ERROR_INVALID_HANDLE;
   if (*result != CUDA_SUCCESS) return true;

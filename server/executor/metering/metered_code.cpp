@@ -26,8 +26,8 @@ Result<uint64_t> held_by_variables(const image::Image& image, uint32_t architect
 
 CUresult refuse(const Status& status) {
   RCUDA_WARN(
-      "a module is refused: its variables count against the memory limit, but their size is "
-      "unknown: %s",
+      "a module or library is refused: its variables count against the memory limit, but their "
+      "size is unknown: %s: rebuild the program, or remove its limit device_memory",
       status.message().c_str());
   return CUDA_ERROR_INVALID_IMAGE;
 }

@@ -58,8 +58,7 @@ bool StreamFrees::add(const Bookings::Booking& booking, CUstream stream, Booking
 
 bool StreamFrees::is_idle(const Line& line) const {
   const ContextGuard inside(driver_, line.context);
-  return inside.ok() && refuse_capture(driver_, line.stream) == CUDA_SUCCESS &&
-         driver_.cuStreamQuery(line.stream) == CUDA_SUCCESS;
+  return inside.ok() && query_stream(driver_, line.stream) == CUDA_SUCCESS;
 }
 
 void StreamFrees::refresh(Line& line, Bookings& bookings) {

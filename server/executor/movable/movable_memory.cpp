@@ -81,22 +81,13 @@ const MovableMemory::Device* MovableMemory::find_device(CUdevice device) const {
   return found == devices_.end() ? nullptr : &*found;
 }
 
-// Asks the driver each time, because a reset may change the context. The session holds a reference,
-// so the release does not end the context.
-CUcontext MovableMemory::primary_of(CUdevice device) const {
-  CUcontext context = nullptr;
-  if (driver.cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS) return nullptr;
-  driver.cuDevicePrimaryCtxRelease_v2(device);
-  return context;
-}
-
 CUcontext MovableMemory::owner_of(CUcontext context) const {
   const auto is_it = [&](const auto& green) { return green.second == context; };
   if (std::ranges::none_of(greens, is_it)) return context;
   CUdevice device = 0;
   const ContextGuard inside(driver, context);
   (void)driver.cuCtxGetDevice(&device);
-  return primary_of(device);
+  return primary_context(driver, device);
 }
 
 // ---- memory of cuMemAlloc ----------------------------------------------------------------------

@@ -41,6 +41,7 @@
 #include "common/base/status.h"
 #include "common/wire/exported_name.h"
 #include "server/executor/movable/host_copy.h"
+#include "server/executor/objects/context_guard.h"
 #include "server/executor/objects/objects.h"
 #include "server/names/exported_names.h"
 
@@ -127,8 +128,7 @@ class MovableMemory {
   void end_context(CUcontext context);
   // Frees the page-locked memory that wake() has kept for the next park(). To be called before a
   // primary context is reset, because the reset may unlock this memory.
-  void forget_copy() { copy_.keep(0, primary_of(devices_.front().device)); }
-  CUcontext primary_of(CUdevice device) const;
+  void forget_copy() { copy_.keep(0, primary_context(driver, devices_.front().device)); }
 
   const api::DriverTable& driver;
   bool has_captured = false;  // a stream has been in capture

@@ -3,6 +3,7 @@
 
 #include "common/cuda/return_if_error.h"
 #include "server/executor/movable/movable_memory.h"
+#include "server/executor/objects/context_guard.h"
 
 namespace rcuda::server {
 
@@ -16,7 +17,7 @@ CUresult movable_cuMemGetAddressRange_v2(MovableMemory& movable, CUdeviceptr* ba
 
 CUresult movable_cuDevicePrimaryCtxReset_v2(MovableMemory& movable, CUdevice device) {
   const api::DriverTable& driver = movable.driver;
-  const CUcontext context = movable.primary_of(device);
+  const CUcontext context = primary_context(driver, device);
   movable.forget_copy();
   const CUresult result = driver.cuDevicePrimaryCtxReset_v2(device);
   if (context && result == CUDA_SUCCESS) movable.end_context(context);

@@ -6,6 +6,7 @@
 #include "common/base/units.h"
 #include "common/cuda/return_if_error.h"
 #include "server/executor/movable/movable_memory.h"
+#include "server/executor/objects/context_guard.h"
 
 namespace rcuda::server {
 namespace {
@@ -87,7 +88,8 @@ std::vector<HostCopy::Piece> MovableMemory::pieces_of(const std::vector<Moved>& 
   std::vector<HostCopy::Piece> pieces;
   for (const Moved& one : moved) {
     const Device* const on = find_device(one.physical->properties.location.id);
-    pieces.push_back({one.address, one.physical->bytes, primary_of(on->device), on->node});
+    pieces.push_back(
+        {one.address, one.physical->bytes, primary_context(driver, on->device), on->node});
   }
   return pieces;
 }
@@ -102,7 +104,7 @@ Status MovableMemory::park() {
                                               : Status::from_cuda(found, "mapping GPU memory");
   for (const Moved& one : moved) unmap_scratch(one);
   if (!status.ok()) {
-    copy_.keep(kept, primary_of(devices_.front().device));
+    copy_.keep(kept, primary_context(driver, devices_.front().device));
     return status;
   }
   RCUDA_DEBUG("copied GPU memory to %s of the host's memory", bytes_text(copy_.bytes()).c_str());
@@ -160,7 +162,7 @@ Result<bool> MovableMemory::wake(uint64_t keep) {
   }
   RCUDA_DEBUG("copied the host's memory back");
   parked_.clear();
-  copy_.keep(keep, primary_of(devices_.front().device));
+  copy_.keep(keep, primary_context(driver, devices_.front().device));
   return true;
 }
 

@@ -10,6 +10,11 @@ CUresult refuse_capture(const api::DriverTable& driver, CUstream stream) {
                                                  : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
+CUresult query_stream(const api::DriverTable& driver, CUstream stream) {
+  const CUresult result = refuse_capture(driver, stream);
+  return result == CUDA_SUCCESS ? driver.cuStreamQuery(stream) : result;
+}
+
 CUgraph captured_into(const api::DriverTable& driver, CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   if (driver.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||

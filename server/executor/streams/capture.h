@@ -13,6 +13,9 @@ namespace rcuda::server {
 // otherwise the driver's error.
 CUresult refuse_capture(const api::DriverTable& driver, CUstream stream);
 
+// cuStreamQuery() of a stream that may be in capture. Errors as of refuse_capture().
+CUresult query_stream(const api::DriverTable& driver, CUstream stream);
+
 // The graph that the stream is captured into; null if it is not in capture.
 CUgraph captured_into(const api::DriverTable& driver, CUstream stream);
 

@@ -23,7 +23,7 @@ void IdleCheck::stream_departs(CUstream handle) {
   SessionStream stream;
   const wire::ObjectId id = objects_.of(wire::Kind::kStream).id_of(handle);
   if (objects_.use_stream(id, &stream) != CUDA_SUCCESS || !stream.id ||
-      query(stream) != CUDA_ERROR_NOT_READY) {
+      query_stream(driver_, stream.handle) != CUDA_ERROR_NOT_READY) {
     return;
   }
   (void)any_departed(*stream.context);
@@ -40,11 +40,6 @@ bool IdleCheck::any_departed(ContextState& context) {
   return !context.departed.empty();
 }
 
-CUresult IdleCheck::query(const SessionStream& stream) {
-  const CUresult result = refuse_capture(driver_, stream.handle);
-  return result == CUDA_SUCCESS ? driver_.cuStreamQuery(stream.handle) : result;
-}
-
 size_t IdleCheck::count_busy_streams(CUdevice device, bool ask) {
   size_t busy = 0;
   const auto count = [&](ContextState& context) {
@@ -52,7 +47,7 @@ size_t IdleCheck::count_busy_streams(CUdevice device, bool ask) {
     const std::vector<SessionStream> streams = streams_to_check(context);
     if (context.legacy_stream.last_use > context.legacy_stream.done_use) ++busy;
     for (auto stream = streams.begin() + 1; stream != streams.end(); ++stream) {
-      const CUresult result = ask ? query(*stream) : CUDA_ERROR_NOT_READY;
+      const CUresult result = ask ? query_stream(driver_, stream->handle) : CUDA_ERROR_NOT_READY;
       if (result == CUDA_SUCCESS) stream->object->done_use = stream->object->last_use;
       if (result == CUDA_ERROR_NOT_READY) ++busy;
     }
@@ -76,7 +71,7 @@ bool IdleCheck::known_idle(ContextState& context) {
   // The legacy stream is queried only if all other streams are idle, and so none is in capture: the
   // query would invalidate a capture.
   bool idle = std::all_of(streams.begin() + 1, streams.end(), [this](const SessionStream& stream) {
-    return query(stream) == CUDA_SUCCESS;
+    return query_stream(driver_, stream.handle) == CUDA_SUCCESS;
   });
   idle = idle && driver_.cuStreamQuery(nullptr) == CUDA_SUCCESS;
   if (idle) {
@@ -102,7 +97,7 @@ bool IdleCheck::any_work() {
     bool captures = false;
     const std::vector<SessionStream> streams = streams_to_check(context);
     for (auto stream = streams.begin() + 1; stream != streams.end(); ++stream) {
-      const CUresult result = query(*stream);
+      const CUresult result = query_stream(driver_, stream->handle);
       work = work || result == CUDA_ERROR_NOT_READY;
       captures = captures || result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }

@@ -56,7 +56,6 @@ class IdleCheck {
   bool any_departed(ContextState& context);
   // The result of cuStreamQuery for a stream other than the legacy stream. CUDA_ERROR_NOT_READY:
   // the stream has unfinished work. A stream in capture is not queried; the result is an error.
-  CUresult query(const SessionStream& stream);
 
   const api::DriverTable& driver_;
   SessionObjects& objects_;

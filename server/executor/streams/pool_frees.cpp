@@ -5,9 +5,8 @@
 namespace rcuda::server {
 
 void PoolFrees::synchronize_if_idle(CUstream stream) {
-  if (refuse_capture(driver_, stream) != CUDA_SUCCESS) return;
   // Only this thread queues work on the stream, so the stream is still idle in the second call.
-  if (driver_.cuStreamQuery(stream) == CUDA_SUCCESS) driver_.cuStreamSynchronize(stream);
+  if (query_stream(driver_, stream) == CUDA_SUCCESS) driver_.cuStreamSynchronize(stream);
 }
 
 void PoolFrees::reached(ContextState& context, CUevent event, bool has_stream, CUstream stream) {

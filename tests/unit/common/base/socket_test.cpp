@@ -7,6 +7,9 @@
 #include <utility>
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "common/base/socket_io.h"
 
 namespace rcuda {
 namespace {
@@ -54,6 +57,17 @@ TEST(SocketTest, WithWaitAllACipherIsAskedUntilItHasNoMore) {
   int calls = 0;
   EXPECT_EQ(receive(1, MSG_WAITALL | MSG_DONTWAIT, &calls), 5);
   EXPECT_EQ(calls, 2);
+}
+
+TEST(SocketTest, TheKernelTellsWhoIsAtTheOtherEnd) {
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const UniqueFd a(ends[0]), b(ends[1]);
+  const Result<ucred> peer = peer_credentials(a.get());
+  ASSERT_TRUE(peer.ok());
+  EXPECT_EQ(peer->uid, ::geteuid());
+  EXPECT_EQ(peer->pid, ::getpid());
+  EXPECT_FALSE(peer_credentials(-1).ok());
 }
 
 }  // namespace

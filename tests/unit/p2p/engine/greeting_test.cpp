@@ -445,6 +445,29 @@ TEST(HostileTest, MemoryToMeasureWithIsAsLargeAsItShouldBe) {
   }
 }
 
+// The limit of copies without a half of this side protects against the peer. The program may have
+// begun any number of copies.
+TEST(HostileTest, CopiesOfTheProgramDoNotCountAsThePeers) {
+  SimSession session("v4b", quiet_options());
+  const DeviceAddress memory = address_of(session.add().make_memory(1));
+  RawPeer peer(session);
+  peer.greet();
+  constexpr uint64_t kCopies = 1u << 16;
+  for (uint64_t id = 1; id <= kCopies; ++id) {
+    PeerCopy copy;
+    copy.id = id;
+    copy.peer = 1;
+    copy.outgoing = true;
+    copy.memory = Shape::plain(memory, 1);
+    copy.peer_has_stream = true;  // so the copy waits for Ready
+    session.core(0).copy(std::move(copy), StreamPlace::kNone, {});
+  }
+  ReadyMessage ready;
+  ready.copy = kCopies + 1;
+  peer.send(ready);
+  EXPECT_TRUE(peer.alive()) << peer.lost().message();
+}
+
 template <typename Message>
 Message message_of(const std::array<uint64_t, 40>& words) {
   static_assert(sizeof(Message) <= sizeof words);

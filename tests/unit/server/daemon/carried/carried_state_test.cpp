@@ -25,11 +25,15 @@ CarriedState example() {
   worker.identity.groups = {4, 5};
   worker.identity.roles = Role::kSession;
   worker.identity.roles->add(Role::kOperator);
+  worker.park_by = worker.identity;
+  worker.park_room_for = -1;
+  worker.is_preempted = true;
   CarriedPermit& permit = worker.permit.emplace();
   permit.places = {{"", {}}, {"uid 1000", 2}};
   permit.allowances = {{.of = "user ada", .device_memory = 1 << 30, .slot = 2}};
   permit.limits.priorities = 0;
-  state.leases.emplace_back().lease.leases.emplace_back().id = "1a2b3c4d";
+  state.leases = "a line for each lease";
+  state.lease_totals.leases.emplace_back().id = "1a2b3c4d";
   state.tickets.emplace_back().user.user = "bob";
   state.drain_until = 77;
   return state;
@@ -48,6 +52,9 @@ TEST(CarriedStateTest, ItIsReadAsItWasWritten) {
   const CarriedWorker& worker = read->workers.front();
   EXPECT_EQ(worker.start, state.workers.front().start);
   EXPECT_EQ(worker.identity.roles, state.workers.front().identity.roles);
+  EXPECT_EQ(worker.park_by->user, "ada");
+  EXPECT_EQ(worker.park_room_for, -1);
+  EXPECT_TRUE(worker.is_preempted);
   EXPECT_EQ(worker.permit->places[0].slot, std::nullopt);
   EXPECT_EQ(worker.permit->places[1].slot, 2u);
   EXPECT_EQ(worker.permit->limits.priorities, 0u);
