@@ -153,7 +153,7 @@ CUresult library_module(Library& library, const Route& route, CUmodule* module) 
   if (!found->is_of_library() || (known && known != &library)) {
     return route.session->lose(Status(Code::kProtocol,
                                       "the worker's reply to cuLibraryGetModule names a module "
-                                      "that belongs to another library"));
+                                      "that does not belong to this library"));
   }
   found->library.store(&library, std::memory_order_release);
   *module = named;

@@ -133,7 +133,7 @@ CUresult load_image(Session& session, wire::ObjectId context, wire::Custom opcod
   if (tail.size() > wire::kMaxBodyBytes - sizeof body) {
     RCUDA_ERROR(
         "cannot load a program of %zu relocatable parts with %zu options: rcuda takes up to %zu "
-        "parts; build fewer files with -rdc=true",
+        "parts, fewer with options; build fewer files with -rdc=true",
         image.hashes.size(), values.size() + library_values.size(),
         (wire::kMaxBodyBytes - sizeof body) / sizeof(ImageHash));
     return CUDA_ERROR_NOT_SUPPORTED;

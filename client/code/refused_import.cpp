@@ -18,9 +18,9 @@ CUresult explain_import(CUresult result) {
         "hide any of them with CUDA_VISIBLE_DEVICES. For leased GPUs, also set RCUDA_LEASE");
   } else {
     RCUDA_WARN(
-        "cannot import memory of another process: the server of this GPU does not know the memory. "
-        "The other process has ended, or its GPU is on another node: processes share memory only "
-        "within a node (docs/differences.md)");
+        "cannot import memory of another process. Probably the other process has ended or has "
+        "released the memory, or its GPU is on another node: processes share memory only within a "
+        "node (docs/differences.md)");
   }
   return result;
 }

@@ -131,7 +131,7 @@ Team ask_team(void* comm, TeamOf which, int mode = 0) {
   size_t at = 0;
   if (asked.result != kSuccess || !read(asked.text, &at, &team)) {
     if (first_report("nccl team")) {
-      RCUDA_ERROR("%s cannot return a team of a communicator, so the team is empty: error %d (%s)",
+      RCUDA_ERROR("%s cannot return a team of a communicator, so the team is empty: result %d (%s)",
                   communicator->session->name().c_str(), asked.result,
                   ncclGetErrorString(asked.result));
     }

@@ -134,8 +134,8 @@ const Functions* use_local(const std::string& why, bool is_chosen) {
   }();
   if (!library) {
     RCUDA_ERROR(
-        "NCCL cannot be used: %s, and this machine has no libnccl.so.2; install NCCL on the "
-        "servers or on this machine",
+        "NCCL cannot be used: %s, and this machine has no libnccl.so.2; install NCCL on this "
+        "machine or, for RCUDA_NCCL=auto, on the servers",
         why.c_str());
     return &kFunctions;
   }

@@ -150,8 +150,8 @@ Result<std::string> encode(std::span<const std::byte> payload, std::optional<uid
                            const Settings& settings) {
   if (payload.size() > kMostPayloadBytes || only_for == kAnyUid) {
     return Status(Code::kInvalidArgument,
-                  "MUNGE: cannot make a credential for an invalid uid, or with a payload of " +
-                      std::to_string(payload.size()) + " bytes (the limit is " +
+                  "MUNGE: cannot make a credential: its uid is invalid, or its payload of " +
+                      std::to_string(payload.size()) + " bytes is too long (the limit is " +
                       std::to_string(kMostPayloadBytes) + ")");
   }
   const Result<Library>& munge = library();

@@ -120,8 +120,9 @@ Result<Samples> by_size(std::span<const LegSample> samples) {
   Samples sorted;
   for (const LegSample& sample : samples) {
     if (!std::isfinite(sample.us) || sample.us <= 0 || sample.transfers == 0) {
-      return Status(Code::kInvalidArgument,
-                    "a measured sample of a leg has no transfers, or a time that is not above 0");
+      return Status(
+          Code::kInvalidArgument,
+          "a measured sample of a leg has no transfers, or its time is not positive and finite");
     }
     if (sample.transfers == 1) {
       sorted.singles[sample.bytes].push_back(sample.us);

@@ -65,7 +65,8 @@ Result<Ledger> Ledger::restore(UniqueFd memory) {
 
 Result<Ledger> Ledger::open(UniqueFd memory, uint32_t own_slot) {
   if (!is_sealed_memory(memory.get(), kAllBytes) || own_slot >= kSlots) {
-    return Status(Code::kProtocol, "the daemon passed memory that is not a ledger");
+    return Status(Code::kProtocol,
+                  "the daemon passed memory that is not a ledger, or an invalid slot");
   }
   // A mapping through a descriptor that is open for writing could be made writable later.
   const std::string path = "/proc/self/fd/" + std::to_string(memory.get());

@@ -246,8 +246,8 @@ Status WorkerSession::check_request() {
   welcome_.lacking = api::lacking_commands(hello_.commands, api::command_hashes());
   if (!welcome_.lacking.empty()) {
     RCUDA_INFO(
-        "the client runs another build: it does not use %zu of its commands, which this server "
-        "lacks or defines differently",
+        "the client runs another build: it does not use %zu of its commands, because this server "
+        "lacks them or defines them differently",
         welcome_.lacking.size());
   }
   return {};

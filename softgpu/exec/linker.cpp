@@ -160,8 +160,8 @@ Status Linker::place_function_shared() {
     }
   }
   if (total >= kMaxSharedBytes)
-    return {Code::kInvalidArgument,
-            "the program's shared variables exceed " + std::to_string(kMaxSharedBytes) + " bytes"};
+    return {Code::kInvalidArgument, "the program's shared variables must take fewer than " +
+                                        std::to_string(kMaxSharedBytes) + " bytes"};
 
   const auto place = [&](const ptx::Function& function, uint32_t end) {
     std::vector<uint32_t>& offsets = function_shared_[&function];

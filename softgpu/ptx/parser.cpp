@@ -172,7 +172,7 @@ rcuda::Result<std::unique_ptr<Module>> parse(std::string text) {
     }
     // Indices of instructions, registers and variables are 32 bits wide.
     if (module->text.size() > std::numeric_limits<uint32_t>::max()) {
-      return rcuda::Status(rcuda::Code::kInvalidArgument, "the PTX text exceeds 4 GiB");
+      return rcuda::Status(rcuda::Code::kInvalidArgument, "the PTX text has 4 GiB or more");
     }
     Parser(module.get()).run();
     return module;

@@ -145,7 +145,7 @@ class TogetherTest(parking_test.Parking):
         self.check_refusal(server, exporter, "its worker did not stop calling the driver in time", [importer])
         self.assertEqual(self.do(exporter, "get"), "5")
         again = self.smi("park", f"127.0.0.1:{server.port}", str(self.session(server, exporter)["worker"]), check=False)
-        self.assertIn("has work in progress", again.stderr)  # the stopped worker has not answered yet
+        self.assertIn("has not answered an earlier attempt to park it", again.stderr)
         os.kill(worker, signal.SIGCONT)
         self.assertEqual(self.do(importer, "get_shared"), "5")
         self.park(server, exporter)

@@ -459,7 +459,8 @@ int start(int argc, char** argv) {
   if (options.server.empty()) options.server = host_name();
   if (options.file.empty() || (creating.is_chosen() && options.certificate.empty())) {
     return report(Status(Code::kInvalidArgument,
-                         "HOME is not set: name the files with --file and --certificate"));
+                         "HOME is not set: name the file of the server's tokens with --file and, "
+                         "for rcuda-token create, the server's certificate with --certificate"));
   }
   if (creating.is_chosen()) return report(create(options));
   if (listing.is_chosen()) return report(list(options));

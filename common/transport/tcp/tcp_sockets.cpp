@@ -69,9 +69,8 @@ class Streams {
       status_ =
           Status(Code::kProtocol,
                  "the peer's bulk socket with index " + std::to_string(hello.index) +
-                     " does not belong to this session: the index must be unused and below " +
-                     std::to_string(sockets_.size()) +
-                     ", and the first message must be of rcuda");
+                     " does not belong to this session: its index must be unused and below " +
+                     std::to_string(sockets_.size()) + ", and its first message must be rcuda's");
     } else {
       sockets_[hello.index] = std::move(*stream);
     }

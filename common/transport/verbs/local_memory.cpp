@@ -137,8 +137,9 @@ std::shared_ptr<Registration> LocalMemory::prepare(const void* local, size_t byt
   }
   // EFAULT: the memory is read-only, which is not a configuration error.
   if (const int error = errno; error != EFAULT && !refusal_reported_.exchange(true)) {
-    RCUDA_WARN("verbs: pageable memory is copied before its transfer, which is slower: %s",
-               registration_error(error, bytes).context().c_str());
+    RCUDA_WARN(
+        "verbs: transfers copy pageable memory instead of registering it, which is slower: %s",
+        registration_error(error, bytes).context().c_str());
   }
   return nullptr;
 }

@@ -30,7 +30,8 @@ void Connection::advance() {
   if (hello_.wait_ms == 0 || services_.control.check_draining(hello_.devices).ok()) {
     return refuse(status);
   }
-  RCUDA_DEBUG("%s is refused, and waits: %s", name_.c_str(), status.message().c_str());
+  RCUDA_DEBUG("%s is refused for now, and repeats its request later: %s", name_.c_str(),
+              status.message().c_str());
   drop(status);
 }
 

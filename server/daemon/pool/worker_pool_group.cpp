@@ -101,7 +101,8 @@ Status WorkerPool::begin_park(Worker& worker, const std::optional<Identity>& by,
               who + " is " + to_string(member->park.state) + " already: rcuda-smi shows its state"};
     }
     if (member->park.owes_answer) {
-      return {Code::kUnavailable, who + " has work in progress: try again later"};
+      return {Code::kUnavailable,
+              who + " has not answered an earlier attempt to park it: try again later"};
     }
   }
   const uint64_t group = ++groups_;

@@ -39,7 +39,7 @@ Result<uint32_t> WorkerPool::move_session(uint32_t worker_pid, std::optional<uin
   for (auto& [gpu, place] : moves) place = place == source ? to : place == to ? source : place;
   set_devices(*worker, {{source, to}}, ParkStep::What::kPlace);
   ++worker->park.unanswered_moves;
-  RCUDA_INFO("the session of worker %d (%s) wakes on GPU %u instead of %u, as %s requested",
+  RCUDA_INFO("the session of worker %d (%s) will wake on GPU %u instead of %u, as %s requested",
              worker->pid, worker->identity.user.c_str(), to, source, by.user.c_str());
   if (audit_) audit_->control("move", by, worker_pid);
   return to;

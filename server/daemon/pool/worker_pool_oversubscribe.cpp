@@ -294,7 +294,7 @@ void WorkerPool::serve_wish(Worker& worker, Clock::time_point now, bool may_disp
     next_room_ = std::min(next_room_.value_or(later), later);
   }
   if (now >= *wish.refuse_at) {
-    refuse_wish(worker, "each session that could be parked for it has work, or has just woken");
+    refuse_wish(worker, "each session that could be parked has work, or has just woken");
   }
 }
 

@@ -508,7 +508,7 @@ void WorkerPool::is_awake(Worker& worker) {
   totals_.parked_seconds +=
       static_cast<uint64_t>(std::chrono::floor<std::chrono::seconds>(time).count());
   ++totals_.wakes;
-  RCUDA_INFO("the session of worker %d (%s) is awake after %s, %s", worker.pid,
+  RCUDA_INFO("the session of worker %d (%s), which was parked for %s, is awake, %s", worker.pid,
              worker.identity.user.c_str(), rounded_time_text(time).c_str(),
              park.by ? by_text(park.by).c_str() : "because its program needs the GPU");
   if (audit_) audit_->control("wake", park.by, static_cast<uint32_t>(worker.pid));

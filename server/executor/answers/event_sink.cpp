@@ -30,8 +30,7 @@ Status EventSink::append(std::span<const std::byte> head, std::span<const std::b
 
 Status EventSink::try_append(std::span<const std::byte> head, std::span<const std::byte> body) {
   MutexLock lock(mutex_, std::defer_lock);
-  if (!lock.try_lock())
-    return {Code::kTimeout, "another thread waits for free space in the event ring"};
+  if (!lock.try_lock()) return {Code::kTimeout, "another thread is writing to the event ring"};
   return ring_.append(head, body, transport::Wake::kYes,
                       std::chrono::steady_clock::time_point::min());
 }

@@ -18,7 +18,8 @@ constexpr size_t kBlockingEnds = 20;
 ncclResult_t read_config(const ncclConfig_t* config, bool* blocking) {
   if (!config) return ncclSuccess;
   if (config->magic != kNcclMagic || config->size < kBlockingEnds) {
-    return refuse(ncclInvalidArgument, "the configuration was not initialised");
+    return refuse(ncclInvalidArgument,
+                  "the configuration was not initialised: assign NCCL_CONFIG_INITIALIZER");
   }
   if (config->blocking != kNcclUndefined) *blocking = config->blocking != 0;
   return ncclSuccess;
@@ -85,7 +86,9 @@ ncclResult_t init(ncclComm_t* comm, int ranks, const ncclUniqueId& unique, int r
   if (const ncclResult_t result = read_config(config, &blocking); result != ncclSuccess)
     return result;
   const CommunicatorPtr made = make(comm, ranks, rank, blocking);
-  if (!made) return refuse(ncclUnhandledCudaError, "the calling thread has no CUDA context");
+  if (!made)
+    return refuse(ncclUnhandledCudaError,
+                  "the calling thread has no CUDA context, and that of device 0 cannot be made");
   add({[made, id] { return meet(*made, id); }, made, comm});
   return ncclSuccess;
 }
@@ -97,8 +100,10 @@ ncclResult_t suspend_or_resume(ncclComm_t comm, bool suspends) {
     const CommunicatorPtr communicator = use(comm, &result);
     if (!communicator) return result;
     if (communicator->is_suspended() == suspends || (suspends && std::getenv("TESTNCCL_SUSPEND"))) {
-      return communicator->fail(ncclInvalidUsage,
-                                "the communicator cannot be suspended or resumed now", false);
+      return communicator->fail(
+          ncclInvalidUsage,
+          "the communicator is already suspended, or already awake, or TESTNCCL_SUSPEND is set",
+          false);
     }
     add({[communicator, suspends] {
            Bytes mine;
@@ -160,8 +165,9 @@ ncclResult_t collective(Collective what, const void* send, void* receive, size_t
     if (size_of(type) == 0 || op < 0 || (op >= ncclNumOps && !factor) || root < 0 ||
         root >= communicator->ranks() || (factor && factor->type != type)) {
       return communicator->fail(ncclInvalidArgument,
-                                std::string(shape.name) + ": invalid type " + std::to_string(type) +
-                                    ", op " + std::to_string(op) + ", root " + std::to_string(root),
+                                std::string(shape.name) + ": type " + std::to_string(type) +
+                                    ", op " + std::to_string(op) + " or root " +
+                                    std::to_string(root) + " is invalid",
                                 false);
     }
     if (count == 0) return ncclSuccess;
@@ -190,11 +196,14 @@ ncclResult_t transfer(bool sends, const void* buffer, size_t count, ncclDataType
     ncclResult_t result = ncclSuccess;
     const CommunicatorPtr communicator = use_awake(comm, &result);
     if (!communicator) return result;
-    if (size_of(type) == 0 || peer < 0 || peer >= communicator->ranks()) {
+    const std::string call = sends ? "ncclSend" : "ncclRecv";
+    if (size_of(type) == 0) {
       return communicator->fail(ncclInvalidArgument,
-                                "send or receive: invalid type " + std::to_string(type) +
-                                    ", peer " + std::to_string(peer),
-                                false);
+                                call + ": invalid type " + std::to_string(type), false);
+    }
+    if (peer < 0 || peer >= communicator->ranks()) {
+      return communicator->fail(ncclInvalidArgument,
+                                call + ": invalid peer " + std::to_string(peer), false);
     }
     add(communicator,
         Leg{{peer, sends ? 1 : 0, type, count}, reinterpret_cast<CUdeviceptr>(buffer), stream});
@@ -207,7 +216,7 @@ template <typename T>
 ncclResult_t answer(ncclComm_t comm, T* place, T (*ask)(const Communicator&)) {
   const CommunicatorPtr communicator = find(comm);
   if (!communicator || !place)
-    return refuse(ncclInvalidArgument, "no communicator has this handle, or it has ended");
+    return refuse(ncclInvalidArgument, "the communicator does not exist, or the address is null");
   if (communicator->state() == ncclInProgress)
     return refuse(ncclInvalidArgument, "the communicator's previous call is in progress");
   *place = ask(*communicator);
@@ -365,7 +374,10 @@ ncclResult_t ncclCommInitAll(ncclComm_t* comms, int devices, const int* list) {
       const Current current(context);
       (void)ncclCommInitRank(&comms[i], devices, id, i);
     } else {
-      (void)as_group([] { return refuse(ncclInvalidArgument, "ncclCommInitAll: no such device"); });
+      (void)as_group([] {
+        return refuse(ncclInvalidArgument,
+                      "ncclCommInitAll: the context of a device cannot be made");
+      });
     }
   }
   return end_group();
@@ -506,7 +518,7 @@ ncclResult_t ncclCommResume(ncclComm_t comm) { return suspend_or_resume(comm, fa
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   const CommunicatorPtr communicator = find(comm);
   if (!communicator || !error)
-    return refuse(ncclInvalidArgument, "no communicator has this handle, or it has ended");
+    return refuse(ncclInvalidArgument, "the communicator does not exist, or the address is null");
   *error = communicator->state();
   return ncclSuccess;
 }

@@ -179,7 +179,9 @@ ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t* prop
   const CommunicatorPtr communicator = find(comm);
   if (!communicator || properties->magic != kNcclMagic ||
       properties->size < sizeof(ncclCommProperties_t)) {
-    return refuse(ncclInvalidArgument, "the properties were not initialised");
+    return refuse(ncclInvalidArgument,
+                  "ncclCommQueryProperties: the communicator does not exist, or the properties "
+                  "were not initialised (NCCL_COMM_PROPERTIES_INITIALIZER)");
   }
   properties->rank = communicator->rank();
   properties->nRanks = communicator->ranks();
@@ -196,7 +198,9 @@ ncclResult_t ncclDevCommCreate(ncclComm_t comm, const ncclDevCommRequirements_t*
     const CommunicatorPtr communicator = use(comm, &result);
     if (!communicator) return result;
     if (requirements->magic != kNcclMagic || requirements->size < sizeof *requirements) {
-      return communicator->fail(ncclInvalidArgument, "the requirements were not initialised",
+      return communicator->fail(ncclInvalidArgument,
+                                "ncclDevCommCreate: the requirements were not initialised: assign "
+                                "NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER",
                                 false);
     }
     add({[=, copy = *requirements] { return create_device(comm, communicator, copy, made); },
