@@ -69,8 +69,8 @@ CUresult pack_kernel(const CUDA_KERNEL_NODE_PARAMS& node, PackedKernel* packed) 
 // ---- host functions ----------------------------------------------------------------------------
 
 // Registers the node's function under an id that the worker uses to request it. The function runs
-// at every launch. It is removed when the worker's last graph releases it, or by the caller if the
-// worker refuses the node.
+// at every launch. The function is removed when no graph of the worker has the node any more, or by
+// the caller if the worker refuses the node.
 CUresult register_host(const CUDA_HOST_NODE_PARAMS& given, const Object& owner,
                        CUDA_HOST_NODE_PARAMS* numbered, uint64_t* id) {
   if (!given.fn) return CUDA_ERROR_INVALID_VALUE;

@@ -48,7 +48,7 @@ class Call {
   void require(bool holds) {
     if (!holds) fix(CUDA_ERROR_INVALID_VALUE);
   }
-  // `parameter`: a parameter that must be null, for the log: "hStream of cuLaunchKernel".
+  // `parameter`: for the log, names a parameter that must be null: "hStream of cuLaunchKernel".
   void unsupported_unless(bool holds, const char* parameter);
 
   // Routing: the first of these functions that names a worker decides the route.

@@ -1,12 +1,12 @@
 // The pages that contain registered memory, in runs.
 //
-// A registration need not end at a page boundary. Two neighbours may share a page, which must stay
-// in place while either exists. So pages are prepared for the workers in runs. The pages of a first
-// registration form one run. A later registration uses the existing runs and adds runs for its
-// other pages. A run ends with the last registration that uses it; pages that were moved onto a
-// memfd then become private and anonymous again. While other drivers have pinned memory of this
-// process, the pages stay on the memfd instead, because those drivers use the physical pages. A
-// child of fork() gets its own private pages at once.
+// A registration need not end at a page boundary. So two registrations may share a page, which must
+// stay in place while either exists. Therefore pages are prepared for the workers in runs. The
+// pages of a first registration form one run. A later registration uses the existing runs and adds
+// runs for its other pages. A run ends with the last registration that uses it; pages that were
+// moved onto a memfd then become private and anonymous again. While other drivers have pinned
+// memory of this process, the pages stay on the memfd instead, because those drivers use the
+// physical pages. A child of fork() gets its own private pages at once.
 // Threads: any. use_pages() and leave_pages() exclude each other. pieces_in_runs() does not wait
 // for them, only for a fork in progress.
 #pragma once

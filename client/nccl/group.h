@@ -24,8 +24,8 @@ int end_group();
 // Ends the group without executing its operations. Stores NCCL's estimate of their time. Returns
 // ncclInvalidUsage if the group has other calls than operations.
 int simulate_group(float* microseconds);
-// Sends the step, or records it in a group. Returns an ncclResult_t. In a group, the end of the
-// group returns the error of the call.
+// Sends the step and returns an ncclResult_t. In a group, only records the step; the end of the
+// group then returns the call's error.
 int submit(Step step);
 // Sends the step at once, even in a group: for calls that NCCL does not record in groups.
 int submit_at_once(Step step);
