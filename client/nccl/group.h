@@ -8,8 +8,8 @@
 // If one worker's batch fails, the ranks of the other workers may wait for its ranks forever. In a
 // single process, NCCL itself aborts the communicators of a failed group. Here the client does so:
 // it waits two more seconds for the errors of the other workers, then aborts the communicators of
-// the batches without an answer. Later calls on these communicators return ncclRemoteError, except
-// calls that destroy or abort them.
+// the batches that have no answer yet. Later calls on these communicators return ncclRemoteError,
+// except calls that destroy or abort them.
 //
 // Threads: any; a group belongs to its thread. Blocking: with blocking communicators, submit()
 // outside of a group, submit_at_once() and end_group() block as long as NCCL's calls would.
