@@ -44,8 +44,8 @@ bool use_pages(uint64_t first, size_t bytes, const std::function<bool(PageRun*)>
 // registration uses.
 void leave_pages(uint64_t first, size_t bytes, const std::function<void(const PageRun&)>& end);
 
-// Splits the range at the ends of runs, because the workers have one region per run. Memory in no
-// run is one piece.
+// Splits the range at the ends of runs, because the workers have one region per run. A range
+// without runs is one piece.
 std::vector<std::pair<uint64_t, size_t>> pieces_in_runs(uint64_t address, size_t bytes);
 
 // Whether workers of this machine map all pages of the range. Workers map the pages of a run only
