@@ -21,7 +21,7 @@ struct Location {
   Home home = Home::kPageable;
   std::optional<Route> owner;  // kDevice: the worker, and a context there
   bool of_pool = false;
-  uint64_t first = 0;  // address of the range; 0 for an array
+  uint64_t first = 0;  // address of the first byte; 0 for an array
   size_t bytes = 0;
 };
 
