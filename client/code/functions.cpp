@@ -86,7 +86,7 @@ CUresult ask_function(Session& session, wire::ObjectId context, wire::ObjectId o
   FunctionQuestion question;
   RCUDA_RETURN_IF_CUDA_ERROR(question.send(session, context, owner, is_kernel, name));
   CUresult result = question.answer(info);
-  if (result == CUDA_ERROR_NOT_READY) result = CUDA_ERROR_INVALID_HANDLE;  // no such owner
+  if (result == CUDA_ERROR_NOT_READY) result = CUDA_ERROR_INVALID_HANDLE;  // unknown `owner`
   if (result != CUDA_SUCCESS) note_refusal(result);
   return result;
 }

@@ -77,7 +77,8 @@ void forget_variables(Variables& variables);
 // receives these functions.
 CUresult id_on(Library& library, Session& session, wire::ObjectId context, wire::ObjectId* id,
                LoadedFunctions* functions = nullptr);
-// Call it after the route's session has loaded the library. Adds one of the library's kernels.
+// Adds a kernel to the library: the one that `function` describes. Call it after the route's
+// session has loaded the library.
 void add_kernel(Library& library, const Route& route, LoadedFunction function);
 // Returns the module of a library in the route's context.
 CUresult library_module(Library& library, const Route& route, CUmodule* module);

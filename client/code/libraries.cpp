@@ -243,7 +243,7 @@ CUresult info_on(Kernel& kernel, const Route& route, FunctionInfo** info) {
   if (!kernel.first_info.load(std::memory_order_relaxed)) {
     kernel.first_device = route.device;
     kernel.first_info.store(known.get(),
-                            std::memory_order_release);  // pairs with the acquire above
+                            std::memory_order_release);  // pairs with the acquire load
   }
   *info = known.get();
   return CUDA_SUCCESS;

@@ -21,10 +21,10 @@ CUresult read_file(const char* path, std::vector<char>* contents);
 // `pointer`. `bytes`: the exact size, for the contents of a file. Returns CUDA_ERROR_INVALID_IMAGE
 // if the format is not known.
 CUresult measure_image(const void* pointer, std::optional<size_t> bytes, ImageParts* image);
-// Sends the parts of the image that the worker lacks, then kModuleLoad or kLibraryLoad. Fills the
-// log buffers of the options. Blocks for a round trip if the worker has the image. `functions`:
-// gets the functions of the image if they are few, from queries in the same round trip; may be
-// null.
+// Loads the image by kModuleLoad or kLibraryLoad, and sends the parts that the worker lacks
+// (call_with_images()). Fills the log buffers of the options. Blocks for a round trip if the worker
+// has the image. `functions`: gets the functions of the image if they are few, from queries in the
+// same round trip; may be null.
 CUresult load_image(Session& session, wire::ObjectId context, wire::Custom opcode,
                     wire::ObjectId id, const ImageParts& image, JitOptions& options,
                     LoadedFunctions* functions);

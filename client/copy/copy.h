@@ -7,9 +7,9 @@
 // Threads: any. Blocking, as CUDA documents it: a copy from pageable memory returns when the source
 // has been read, a copy to pageable memory when the destination is written. Any other `synchronous`
 // copy returns when it has ended, except a copy within the device memory of one context, which
-// returns at once. Any other asynchronous copy usually returns at once. But the caller waits for
-// the copy if this process makes it, if the device memory is on one server and the stream on
-// another, or if an array is copied between servers.
+// returns at once. Any other asynchronous copy usually returns at once. In three cases the caller
+// waits until the copy has ended: this process makes the copy; the device memory is on one server
+// and the stream on another; or an array is copied between servers.
 #pragma once
 
 #include <cstddef>

@@ -33,8 +33,8 @@ constexpr size_t kSmallOverSockets = 256u << 10;
 // through the worker's shadow than through the staging region: 1.4 times as fast for 1 MB, 1.1
 // times for 16 MB, 0.8 times for 64 MB (H100, loopback).
 constexpr size_t kMostInShadow = 32u << 20;
-// Copies to the device of up to this size do not wait for a staging slot. A driver, too, buffers
-// copies of up to 64 KB of pageable memory, so that the caller never waits for the stream.
+// A copy of at most this size to the device does not wait for a staging slot. A driver, too,
+// buffers copies of up to 64 KB of pageable memory, so that the caller never waits for the stream.
 constexpr size_t kStagedByDrivers = 64u << 10;
 
 // Returns the memory of a copy, for the comparison with other copies in progress. Returns all
@@ -174,8 +174,8 @@ CUresult capture_copy(const LinearCopy& copy, const Location& destination, const
 }
 
 // Makes a blocking copy of page-locked memory over sockets like a copy of pageable memory. Used
-// where page-locked memory has no advantage: for all copies to the host, and for copies to the
-// device of up to kSmallOverSockets or more than kMostInShadow bytes.
+// where page-locked memory has no advantage: for all copies to the host, and for copies of at most
+// kSmallOverSockets or more than kMostInShadow bytes to the device.
 CUresult copy_page_locked(const CopyStream& stream, const LinearCopy& copy, bool to_device) {
   if (!to_device) {
     return copy_to_pageable(stream, reinterpret_cast<void*>(copy.destination), copy.source,

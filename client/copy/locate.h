@@ -22,13 +22,14 @@ struct Location {
   std::optional<Route> owner;  // kDevice: the worker, and a context there
   bool of_pool = false;
   bool sync_memops = false;  // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
-  uint64_t first = 0;  // the first byte of the range; 0 for an array
+  uint64_t first = 0;        // address of the first byte; 0 for an array
   size_t bytes = 0;
 };
 
 // Fills *location, which must be default-constructed. Returns CUDA_ERROR_INVALID_VALUE if the range
-// exceeds its allocation, or is not the kind of memory that `side` promises. The range may exceed a
-// mapping of cuMemMap, because adjacent mappings may follow.
+// exceeds its allocation, has a device address that is not allocated, or is not the kind of memory
+// that `side` promises. The range may exceed a mapping of cuMemMap, because adjacent mappings may
+// follow.
 CUresult locate(uint64_t address, size_t bytes, Side side, Location* location);
 
 // The extent of a 2D or 3D copy: bytes per row, rows per slice, and slices.

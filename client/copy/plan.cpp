@@ -11,8 +11,8 @@ namespace rcuda::client {
 namespace {
 
 // Sets the flags of plan->mirrored. If a side is mirrored (client/mirror/mirror.h) and the stream
-// does not capture, sends the application's changes to the worker. `cpu_copies`: one side is
-// pageable, so first waits for the stream's earlier work.
+// does not capture, also sends the application's changes to the worker. With `cpu_copies` (one side
+// is pageable), it first waits for the stream's earlier work.
 CUresult prepare_mirrors(const Location& destination, const Location& source, bool cpu_copies,
                          CopyPlan* plan) {
   const Session& session = *plan->stream->route.session;

@@ -5,8 +5,9 @@
 //   becomes a node of the graph (peer_node.h).
 // - A side is pageable, and the stream captures: page-locked memory replaces it in the graph
 //   (stand_in.h).
-// - No side is device memory: this process copies, after it has waited for the stream. If both
-//   sides are page-locked, the worker copies where it can (`worker_copies_host`).
+// - No side is device memory: the worker copies if both sides are page-locked and it can copy this
+//   shape (`worker_copies_host`). Otherwise this process copies, after it has waited for the
+//   stream.
 // - A side is pageable: its bytes travel in the command, in the reply or through the staging
 //   region.
 // - Otherwise the worker can address both sides: one command.

@@ -267,8 +267,8 @@ CUresult copy_linear_sides(const ShapeSide& destination, const ShapeSide& source
   return issue_between_servers(copy, stream, synchronous);
 }
 
-// A packed copy of an array's bytes in device memory of the same worker, because other workers
-// cannot address the array.
+// Device memory of the array's worker for a packed copy of the array's bytes: other workers cannot
+// address the array.
 class BesideArray {
  public:
   CUresult make(const Route& owner, const Extent& extent) {
@@ -301,7 +301,7 @@ CUresult copy_on_worker(const ShapeSide& destination, const ShapeSide& source, c
   return synchronize(where.route);
 }
 
-// Copies between servers if a side is an array. Waits for each step, even if the copy is
+// Makes a copy between servers if a side is an array. Waits for each step, even if the copy is
 // asynchronous.
 CUresult copy_arrays(const ShapeSide& destination, const ShapeSide& source, const Extent& extent,
                      CUstream stream) {

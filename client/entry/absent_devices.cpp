@@ -1,6 +1,6 @@
 // Calls that do not return CUDA_ERROR_INVALID_DEVICE for a device that does not exist. Like a
 // driver (580 on an H100), they return CUDA_ERROR_INVALID_VALUE, or ignore the device. Exception:
-// cuMemPoolSetAccess is here because it accepts an empty list.
+// cuMemPoolSetAccess is here because it accepts an empty list of access descriptors.
 #include <cuda.h>
 
 #include "client/objects/arena.h"

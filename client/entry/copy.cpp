@@ -1,5 +1,5 @@
-// The memcpy family. Each entry point passes the kinds of memory that its signature names to
-// client/copy, which makes the copy.
+// The memcpy family. client/copy makes the copies. Each entry point passes it the kinds of memory
+// that the entry point's signature names.
 
 #include "client/copy/copy.h"
 

@@ -28,8 +28,8 @@ CUresult find_event(CUevent handle, Event** event) {
 }
 
 // Ends a call that has found an event's record done, or has waited for it. After success, finishes
-// a Wait (wait.h), so that the host sees what the GPU wrote, unless the host has seen it already.
-// `record`: from EventState::progress(); 0: note nothing.
+// a Wait (wait.h), which shows the host what the GPU wrote before the record, unless an earlier
+// wait has already done so. `record`: from EventState::progress(); 0: note nothing.
 CUresult finished(Event& event, uint64_t record, CUresult result) {
   if (result != CUDA_SUCCESS) return result;
   if (event.state.is_fetched()) return event.session->take_error();

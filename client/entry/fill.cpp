@@ -57,7 +57,7 @@ CUresult fill_by(const Fill& fill, CUstream stream, const Forward& forward) {
     answers.emplace(true);
   }
   const bool visible = location.home != Home::kDevice ||
-                       is_mirrored(*route.session, fill.destination, 1);  // a managed variable
+                       is_mirrored(*route.session, fill.destination, 1);  // managed memory
   if (visible) {
     RCUDA_RETURN_IF_CUDA_ERROR(mirror_for(route, stream, fill.destination));
   }

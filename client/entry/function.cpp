@@ -131,7 +131,7 @@ CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
   RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &callable));
   if (!state) return CUDA_ERROR_INVALID_VALUE;
   if (callable.is_kernel) return CUDA_ERROR_INVALID_HANDLE;
-  *state = CU_FUNCTION_LOADING_STATE_LOADED;  // the worker has reported its data
+  *state = CU_FUNCTION_LOADING_STATE_LOADED;  // the worker has reported the function's data
   return CUDA_SUCCESS;
 }
 

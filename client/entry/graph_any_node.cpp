@@ -32,7 +32,7 @@ CUcontext context_or_current(CUcontext context) {
 
 CUresult add_conditional_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
                               size_t count, CUDA_CONDITIONAL_NODE_PARAMS* parameters) {
-  // More than any driver accepts. One reply returns the handles of all bodies.
+  // A limit, because one reply returns the handles of all bodies. No driver accepts as many.
   constexpr unsigned kMostBodies = 1024;
   if (parameters->size > kMostBodies) return CUDA_ERROR_INVALID_VALUE;
   std::vector<CUgraph> bodies(parameters->size);

@@ -115,7 +115,7 @@ std::string attributes_key(const LaunchShape& shape, const CUlaunchAttribute* at
         append(std::as_bytes(std::span(shape.grid)));  // the driver checks that all blocks fit
         append(value_of(attribute));
         break;
-      case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:  // its value has the same layout
+      case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:  // laid out like clusterDim
       case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION: {
         const auto& cluster = attribute.value.clusterDim;
         const bool is_whole[] = {cluster.x && shape.grid[0] % cluster.x == 0,
@@ -282,9 +282,9 @@ CUresult append_launch(const CUDA_LAUNCH_PARAMS& given, const StreamRoute& route
   return CUDA_SUCCESS;
 }
 
-// Finds the streams of the launches. They must be created streams of different devices. The devices
-// must be of one server, because the kernels may wait for each other, and kernels on two servers
-// cannot.
+// Finds the streams of the launches. Default streams are refused, and so are two streams of one
+// device. The devices must be of one server, because the kernels may wait for each other, and
+// kernels on two servers cannot.
 CUresult find_streams(std::span<const CUDA_LAUNCH_PARAMS> launches,
                       std::vector<StreamRoute>* streams) {
   for (const CUDA_LAUNCH_PARAMS& launch : launches) {

@@ -32,8 +32,8 @@
 namespace rcuda::client {
 namespace {
 
-// Managed memory of more than this size can lie in the worker (is_in_worker()), rounded up to a
-// multiple of this size. Smaller memory is page-locked memory of the client.
+// Only managed memory of more than this size can lie in the worker (is_in_worker()). Its size is
+// rounded up to a multiple of kLargeBytes. Smaller memory is page-locked memory of the client.
 constexpr size_t kLargeBytes = 64 << 10;
 
 rcuda::Mutex advice_mutex;

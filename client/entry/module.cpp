@@ -355,8 +355,8 @@ CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary libra
   return CUDA_SUCCESS;
 }
 
-// rcuda does not support unified functions, so each symbol counts as not a unified function. A
-// driver, too, then returns CUDA_ERROR_INVALID_VALUE (580 on an H100).
+// rcuda has no unified functions. For a symbol that is not a unified function, a driver returns the
+// same error (580 on an H100).
 CUresult cuLibraryGetUnifiedFunction(void**, CUlibrary handle, const char*) {
   Library* library;
   RCUDA_RETURN_IF_CUDA_ERROR(find_library(handle, &library));

@@ -189,7 +189,7 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute which, CUd
   if (!value || !allocation || which != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // A driver refuses this for memory of cuMemMap (580 on an H100).
+  // A driver refuses to set the attribute for memory of cuMemMap (580 on an H100).
   if (Process::get().memory().reservation(address)) return CUDA_ERROR_NOT_SUPPORTED;
   Process::get().memory().update(allocation->base, [value](Allocation& found) {
     found.sync_memops = *static_cast<const unsigned*>(value);
@@ -206,7 +206,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr a
     CUdeviceptr first = 0;
     size_t size = 0;
     RCUDA_RETURN_IF_CUDA_ERROR(forward_cuMemGetAddressRange_v2(&first, &size, address));
-    // A driver returns zero for host memory (580 on an H200).
+    // For mapped host memory, a driver returns address 0 (580 on an H200).
     if (first && !route.session->accepts(first, size, "mapped memory")) return kSessionLost;
     if (base) *base = first;
     if (bytes) *bytes = size;

@@ -44,7 +44,7 @@ CUresult launch_grid(CUfunction function, int width, int height, CUstream stream
   cuda::ShapedLaunch::Settings settings = subject.info->shaped.settings();
   const size_t taken = subject.info->parameter_bytes;
   if (settings.parameters.size() > taken) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
-  // Parameters beyond the size of cuParamSetSize are zero.
+  // Parameter bytes beyond the size that cuParamSetSize has set are zero.
   settings.parameters.resize(taken);
   size_t bytes = taken;
   void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, settings.parameters.data(),

@@ -5,8 +5,8 @@
 // socket that contains a token. An import reads the token and leaves it in the socket, so any
 // process whose device is on the same server host can import the memory, any number of times. This
 // library keeps the other end of the socket, which shows when the last duplicate of the
-// application's descriptor is closed. The client then makes the worker end the export, at its next
-// call of forget_closed().
+// application's descriptor is closed. The next call of forget_closed() then makes the worker end
+// the export.
 
 #include <cstring>
 #include <utility>
@@ -187,8 +187,8 @@ CUresult cuMemPoolImportPointer(CUdeviceptr* address, CUmemoryPool pool,
   return CUDA_SUCCESS;
 }
 
-// `retained` counts references of cuMemRetainAllocationHandle. A handle made by cuMemCreate or an
-// import has one more.
+// `retained` counts references of cuMemRetainAllocationHandle. A handle made by cuMemCreate or by
+// an import has one more reference.
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
   RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());

@@ -72,8 +72,8 @@ CUresult check_wait(CUstream stream, const StreamRoute& view, bool* capturing) {
   return check_unsafe_call();
 }
 
-// Returns CUDA_SUCCESS if all work of a created stream is done, or CUDA_ERROR_NOT_READY. After
-// CUDA_SUCCESS, the caller must finish a Wait.
+// Returns CUDA_SUCCESS if all work of the stream is done, otherwise CUDA_ERROR_NOT_READY or an
+// error. Not for the legacy default stream. After CUDA_SUCCESS, the caller must finish a Wait.
 CUresult query(const StreamRoute& view) {
   Session& session = *view.session;
   Timeline& timeline = *view.stream->timeline;

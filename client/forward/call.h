@@ -48,7 +48,7 @@ class Call {
   void require(bool holds) {
     if (!holds) fix(CUDA_ERROR_INVALID_VALUE);
   }
-  // `parameter`: a parameter that must be null, for the log: "hStream of cuLaunchKernel".
+  // `parameter`: for the log, names a parameter that must be null: "hStream of cuLaunchKernel".
   void unsupported_unless(bool holds, const char* parameter);
 
   // Routing: the first of these functions that names a worker decides the route.
@@ -162,7 +162,7 @@ class Call {
   Reply reply_;
   std::optional<wire::Decoder> out_;
   uint64_t blob_bytes_ = 0;
-  uint32_t blob_ = 0;    // its number in the worker
+  uint32_t blob_ = 0;    // the number of the blob in the worker
   uint16_t opcode_ = 0;  // of the call that was sent
   struct Created {
     void** handle = nullptr;

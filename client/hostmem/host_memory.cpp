@@ -189,7 +189,7 @@ class Unmirrored {
     return find_locked(reinterpret_cast<uintptr_t>(address));
   }
   bool has(const void* address) { return find(address).second != 0; }
-  // Returns the offsets of the 64-bit words of the parameters whose values are addresses in the
+  // Of the 64-bit words of the parameters, returns the offsets of those that are addresses in the
   // ranges.
   std::vector<size_t> words_of(const LaunchParameters& parameters) {
     std::vector<size_t> found;
@@ -372,10 +372,11 @@ void end_host_memory(const Allocation& memory) {
 
 namespace {
 
-// Waits before mirrors of the memory end. Each host function exchanges the bytes of mirrored
-// memory, so queued host functions must end first. Without host functions, no wait is needed here,
-// because ending a mirror waits for the device. `stays`: the application keeps the memory, so the
-// wait also fetches the results of the GPU's work in the context that registered the memory.
+// Waits, where necessary, before mirrors of the memory end. Each host function exchanges the bytes
+// of mirrored memory, so if a session has had host functions, waits for the queued ones. Otherwise
+// no wait is needed here, because ending a mirror waits for the device. `stays`: the application
+// keeps the memory. Then always waits, also for the context that registered the memory, because the
+// wait fetches the results of the GPU's work.
 void await_mirrored(const Allocation& memory, bool stays) {
   const std::vector<Route> mirrored = mirrored_in(memory.base, memory.bytes);
   const Device* const device = Process::get().device(static_cast<CUdevice>(memory.device));
@@ -426,10 +427,10 @@ CUresult check_pinning(const std::vector<MappedPart>& parts, uint64_t first, siz
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-// Makes a new run (registered_pages.h) usable by every worker. Its pages move onto a memfd, which
-// workers of this machine map. Pages that a file, another process or another driver also uses
-// cannot move. Every worker then has its own pages, and the memory is mirrored. `all`: the mappings
-// of the run, and perhaps others.
+// Makes a new run (registered_pages.h) usable by every worker. For workers that can map pages of
+// this process, the run's pages move onto a memfd. Pages that a file, another process or another
+// driver also uses do not move. If the pages have not moved, every worker has its own pages, and
+// the memory is mirrored. `all`: the mappings of the run, and perhaps others.
 CUresult make_run(const Route& route, unsigned flags, const std::vector<MappedPart>& all,
                   PageRun* run) {
   void* const pages = reinterpret_cast<void*>(run->first);
@@ -509,7 +510,7 @@ void mirror_now(const Route& route, const void* address, MirrorUse use) {
   const auto [base, bytes] = unmirrored().find(address);
   if (bytes == 0) return;
   // Wait for copies in progress that may still write to this process's memory. Otherwise mirroring
-  // would overwrite the results of these copies in the worker with older bytes.
+  // would send older bytes of this process over the results of these copies in the worker.
   if (Timeline::host_writes_pending()) (void)await_idle(*route.session, route.context);
   RCUDA_INFO(
       "%s of page-locked memory at %p are mirrored on the server from now on, because work on the "

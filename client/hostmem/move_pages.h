@@ -18,9 +18,10 @@
 
 namespace rcuda::client {
 
-// These functions replace whole pages by pages with the same contents and protection, in pieces of
-// kMovedBytes. The old pages of a piece are freed before the next piece moves, so at most one piece
-// exists twice. Threads: any, for different pages. They block while they copy.
+// These functions replace whole pages by pages with the same contents and protection. move_onto()
+// and move_off() move them in pieces of kMovedBytes. If the old pages are freed, this happens
+// before the next piece moves, so at most one piece exists twice. Threads: any, for different
+// pages. They block while they copy.
 inline constexpr size_t kMovedBytes = 8u << 20;
 
 // Moves the pages onto the memfd `backing`, from its beginning. The parts must follow each other

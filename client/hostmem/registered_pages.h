@@ -1,12 +1,12 @@
 // The pages that contain registered memory, in runs.
 //
-// A registration need not end at a page boundary. Two neighbours may share a page, which must stay
-// in place while either exists. So pages are prepared for the workers in runs. The pages of a first
-// registration form one run. A later registration uses the existing runs and adds runs for its
-// other pages. A run ends with the last registration that uses it; pages that were moved onto a
-// memfd then become private and anonymous again. While other drivers have pinned memory of this
-// process, the pages stay on the memfd instead, because those drivers use the physical pages. A
-// child of fork() gets its own private pages at once.
+// A registration need not end at a page boundary. So two registrations may share a page, which must
+// stay in place while either exists. Therefore pages are prepared for the workers in runs. The
+// pages of a first registration form one run. A later registration uses the existing runs and adds
+// runs for its other pages. A run ends with the last registration that uses it; pages that were
+// moved onto a memfd then become private and anonymous again. While other drivers have pinned
+// memory of this process, the pages stay on the memfd instead, because those drivers use the
+// physical pages. A child of fork() gets its own private pages at once.
 // Threads: any. use_pages() and leave_pages() exclude each other. pieces_in_runs() does not wait
 // for them, only for a fork in progress.
 #pragma once
@@ -44,8 +44,8 @@ bool use_pages(uint64_t first, size_t bytes, const std::function<bool(PageRun*)>
 // registration uses.
 void leave_pages(uint64_t first, size_t bytes, const std::function<void(const PageRun&)>& end);
 
-// Splits the range at the ends of runs, because the workers have one region per run. Memory in no
-// run is one piece.
+// Splits the range at the ends of runs, because the workers have one region per run. A range
+// without runs is one piece.
 std::vector<std::pair<uint64_t, size_t>> pieces_in_runs(uint64_t address, size_t bytes);
 
 // Whether workers of this machine map all pages of the range. Workers map the pages of a run only

@@ -21,8 +21,8 @@ namespace {
 
 // Returns the size of the next region. `all_bytes`: the size of all regions so far. The first
 // regions have at most transport::kMaxRegionPut bytes, because a wait fetches the changes of such a
-// region in one round trip. For a larger region, the worker first searches for changed blocks on
-// the GPU, which costs time.
+// region in one round trip. In a larger region, a kernel of the worker first searches for changed
+// blocks, which costs time.
 size_t next_region_bytes(size_t all_bytes, size_t piece_bytes) {
   constexpr size_t kLeast = 4u << 10, kLarge = 1u << 20;
   if (all_bytes >= kLarge) return kLarge;

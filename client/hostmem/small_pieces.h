@@ -22,7 +22,7 @@ class SmallPieces {
   // A piece of kMostAlignment bytes or more is aligned to kMostAlignment. A smaller piece is
   // aligned to its size, rounded up to a power of two. A piece has a cache line of its own while
   // there are fewer than kMostAlone pieces. Later pieces may share a line: each launch compares
-  // whole chunks, so thousands of flags must not take a line each.
+  // whole chunks, so thousands of pieces must not take a line each.
   static constexpr size_t kLineBytes = 64, kLeastBytes = 16, kMostAlignment = 512;
   static constexpr size_t kMostAlone = 1024;
   struct Chunk {

@@ -50,8 +50,8 @@ void ask_for_news(std::span<MirrorNews> mirrors, CallsInFlight* calls);
 bool begin_news(std::span<const MirrorNews> mirrors, Word word, Session::PendingCall* call);
 // Fills in the answers from the reply to the query of begin_news().
 void take_news(std::span<MirrorNews> mirrors, CUresult result, const Reply& reply);
-// Writes the bytes into `fetched`, and fills the rest of each changed block with bytes that both
-// sides have. Returns the blocks with changes.
+// Writes the bytes of `news` into Mirror::fetched, and fills the rest of each changed block with
+// bytes that both sides have. Returns the blocks with changes.
 std::vector<Run> place_news(const MirrorNews& news) RCUDA_REQUIRES(mirrors_mutex);
 
 }  // namespace rcuda::client

@@ -59,8 +59,8 @@ void join_recent(Mirror& mirror) RCUDA_REQUIRES(mirrors_mutex) {
   mirror.recent.push_back(std::move(all));
 }
 
-// Writes the bytes that the worker's copy `there` may lack. Calls replaced(run) before each run is
-// written.
+// Writes into `there`, the worker's copy, the sent bytes that it may lack. Calls replaced(run)
+// before each run is written.
 template <typename Replaced>
 void bring_up_to_date(Mirror& mirror, std::byte* there, const Replaced& replaced)
     RCUDA_REQUIRES(mirrors_mutex) {

@@ -1,6 +1,6 @@
 // Patches: the application's writes to mirrored page-locked memory. A kernel may be writing to the
-// same memory, so the worker writes only these bytes. It writes them at once, outside of all
-// streams, as the host did.
+// same memory, so the worker writes only the bytes that the application has changed. It writes them
+// at once, outside of all streams, as the host did.
 #pragma once
 
 #include <cstddef>

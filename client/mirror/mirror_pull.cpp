@@ -274,9 +274,9 @@ bool take_over(Pull& pull, bool last) RCUDA_REQUIRES(pull_mutex) {
   return true;
 }
 
-// Uses an answer that came with the wait. An incomplete answer is not used if it `may_lack` changes
-// because its slot was small. An answer with changes is used only if all exchanges since the query
-// were patches; merge_fetched() adds the patches that the answer lacks.
+// Uses an answer that came with the wait, except in two cases. With `may_lack`, an incomplete
+// answer may lack changes because its slot was small. An answer with changes is used only if all
+// exchanges since the query were patches; merge_fetched() adds the patches that the answer lacks.
 void take_early(Pull& pull, MirrorNews& news, bool may_lack) {
   if (news.result != CUDA_SUCCESS || (!news.is_complete && may_lack)) return;
   Mirror& mirror = *pull.mirror;

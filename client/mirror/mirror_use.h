@@ -16,7 +16,7 @@ namespace rcuda::client {
 // use the memory (graphs, copies, fills, host functions) sends them in any case.
 enum class MirrorUse {
   kAny,  // all launches
-  // Only launches with an address of the memory in their parameters. For memory of more than
+  // Only launches with an address of the memory in their parameters. Used for memory of more than
   // kAlwaysSentBytes whose address kernels have got only as a part of a larger parameter. (The part
   // may be unused and hold an old address, and comparing large memory takes longer than a launch.)
   // Smaller memory is always kAny: it may hold flags that a running kernel waits for, so every

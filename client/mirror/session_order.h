@@ -1,6 +1,6 @@
-// The order between the work of different sessions, which cudaStreamWaitEvent makes with an event
-// of another server. If work of session A has waited for work of session B, then a wait for A's
-// work also covers B's work, so it must fetch the mirrored memory of both.
+// The order of work of different sessions: cudaStreamWaitEvent makes it for an event of another
+// server. If work of session A has waited for work of session B, then a wait for A's work also
+// covers B's work, so it must fetch the mirrored memory of both.
 //
 // Threads: any. Only is_met() may block: while another thread sends a mark into the stream and the
 // command ring is full.

@@ -1,8 +1,8 @@
 // New memory that sessions may expose to their workers.
 //
-// The memory is a memory file. If this process may not make files of this size (ulimit -f), there
-// are two cases (common/base/memory_file.h). Memory that no worker maps is anonymous instead. For
-// memory that a worker maps, the file stays empty until a worker has received it and set its size.
+// The memory is a memory file, with two exceptions if this process may not make files of this size
+// (ulimit -f; common/base/memory_file.h). Memory that no worker maps is then anonymous. For memory
+// that a worker maps, the file stays empty until a worker has received it and set its size.
 // The memory must not be touched before it is exposed.
 // Threads: any. Blocking: only is_usable(), for up to 10 s.
 #pragma once

@@ -33,7 +33,7 @@ bool read(const std::string& text, size_t* at, T* value) {
   return true;
 }
 
-// Returns the elements of a list, at most kMostListItems + 1 of them.
+// Returns the elements of a list. If there are too many, returns kMostListItems + 1 of them.
 template <typename T>
 std::vector<T*> elements_of(const void* first) {
   std::vector<T*> elements;

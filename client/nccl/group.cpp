@@ -92,7 +92,7 @@ void abort_created(const Batch& batch) {
   abort(batch.session, std::move(aborts));
 }
 
-// Aborts the communicators of a batch without an answer, because another worker has failed.
+// Aborts the communicators of a batch that has no answer yet, because another worker has failed.
 void abort_waiting(const Batch& batch) {
   std::vector<Step> aborts;
   for (const Step& step : batch.steps) {
@@ -108,7 +108,7 @@ void abort_waiting(const Batch& batch) {
 }
 
 // Waits until a batch has its answer, and returns the batch. At `*patience`, aborts the
-// communicators of the batches without an answer.
+// communicators of all batches that have no answer yet.
 std::vector<Batch*>::iterator next_of(std::vector<Batch*>& pending, Clock::time_point* patience) {
   // await() waits for one batch only, so the other batches are checked at this interval.
   constexpr auto kLook = std::chrono::milliseconds(100);
@@ -142,7 +142,8 @@ int finish(Batches& batches) {
     if (one == kSuccess) made.push_back(&batch);
     if (result == kSuccess && one != kSuccess) {
       result = one;
-      // A simulated group leaves no communicator that waits for other ranks, so there is no limit.
+      // A simulated group leaves no communicator that waits for other ranks, so no deadline is
+      // needed.
       if (batch.grouping != Grouping::kSimulated) patience = Clock::now() + kPatience;
     }
     end_communicators(batch.steps);

@@ -8,8 +8,8 @@
 // If one worker's batch fails, the ranks of the other workers may wait for its ranks forever. In a
 // single process, NCCL itself aborts the communicators of a failed group. Here the client does so:
 // it waits two more seconds for the errors of the other workers, then aborts the communicators of
-// the batches without an answer. Later calls on these communicators return ncclRemoteError, except
-// calls that destroy or abort them.
+// the batches that have no answer yet. Later calls on these communicators return ncclRemoteError,
+// except calls that destroy or abort them.
 //
 // Threads: any; a group belongs to its thread. Blocking: with blocking communicators, submit()
 // outside of a group, submit_at_once() and end_group() block as long as NCCL's calls would.
@@ -24,8 +24,8 @@ int end_group();
 // Ends the group without executing its operations. Stores NCCL's estimate of their time. Returns
 // ncclInvalidUsage if the group has other calls than operations.
 int simulate_group(float* microseconds);
-// Sends the step, or records it in a group. Returns an ncclResult_t. In a group, the end of the
-// group returns the error of the call.
+// Sends the step and returns an ncclResult_t. In a group, only records the step; the end of the
+// group then returns the call's error.
 int submit(Step step);
 // Sends the step at once, even in a group: for calls that NCCL does not record in groups.
 int submit_at_once(Step step);

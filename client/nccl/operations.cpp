@@ -1,6 +1,6 @@
 // Operations, groups, and reduction operators of the program.
 //
-// The files of this folder. First those in which calls begin, then those that each call passes:
+// The files of this folder: first those in which calls begin, then those that every call uses:
 //
 //   library         chooses the servers' NCCL or the program's own; finds the context of a call
 //   local_library   finds the program's own libnccl.so.2

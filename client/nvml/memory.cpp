@@ -36,7 +36,7 @@ nvmlReturn_t processes_of(nvmlDevice_t handle, std::vector<wire::GpuReport::Proc
 }
 
 void write(const wire::GpuReport::Process& process, nvmlProcessInfo_v1_t* to) {
-  *to = {process.pid, process.used_bytes};  // NVML and reports use one value for "unknown"
+  *to = {process.pid, process.used_bytes};  // NVML and reports have the same value for "unknown"
 }
 void write(const wire::GpuReport::Process& process, nvmlProcessInfo_v2_t* to) {
   *to = {process.pid, process.used_bytes, kNoInstance, kNoInstance};

@@ -60,7 +60,7 @@ class Pool {
     uint16_t port = 0;
     std::shared_ptr<const wire::GpuReport> report;
     Clock::time_point asked_at = Clock::time_point::min();
-    std::string failure;        // the last failure; logged
+    std::string failure;        // the last failure, already logged
     bool has_answered = false;  // since the last failure
   };
   struct Device {

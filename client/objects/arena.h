@@ -129,8 +129,9 @@ void for_each(const Visit& visit) {
   Arena<T>::get().each(visit);
 }
 
-// Returns every live object for which `wanted` is true; `wanted` must be short. Other threads may
-// create and destroy objects during the call, so a returned object may be destroyed.
+// Returns every live object for which `wanted` is true. `wanted` is called under a lock and must be
+// quick. Other threads may create and destroy objects during the call, so a returned object may be
+// destroyed.
 template <typename T, typename Wanted>
 std::vector<T*> select(const Wanted& wanted) {
   return Arena<T>::get().select(wanted);

@@ -134,8 +134,8 @@ Result<Devices> devices_of_list(std::string_view list) {
   return devices;
 }
 
-// Returns the devices of the numbered variables below `count`. `all`: a missing variable is an
-// error.
+// Returns the devices of the numbered variables whose numbers are below `count`. `all`: a missing
+// variable is an error.
 Result<Devices> numbered_devices(const Environment& environment, uint32_t count, bool all) {
   Devices devices;
   for (uint32_t i = 0; i < count; ++i) {

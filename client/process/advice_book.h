@@ -21,8 +21,8 @@ class AdviceBook {
   // of freed memory. The reference is valid until the next call.
   cuda::ManagedAdvice& of(const Allocation& allocation);
 
-  // Returns the number of entries. It includes entries of freed memory, which are removed when the
-  // number next doubles.
+  // Returns the number of entries. Entries of freed memory count until they are removed: at the
+  // latest before the number exceeds the next power of two.
   size_t size() const { return advices_.size(); }
 
  private:

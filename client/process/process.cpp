@@ -218,7 +218,8 @@ Status Process::connect() {
   options.hello.servers = static_cast<uint32_t>(servers.size());
   options.hello.devices_left = static_cast<uint32_t>(chosen.size());
   options.hello.taken = own_addresses();
-  // Keeps the sessions of the earlier servers alive: a server may end idle sessions.
+  // Called while open() waits for a server. Keeps the sessions that are already open alive, because
+  // their servers may end idle sessions.
   options.while_waiting = [this] {
     for (const auto& session : sessions_) session->keep_alive();
   };

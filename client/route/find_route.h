@@ -32,8 +32,8 @@ struct Object;
 
 // ---- the route of a call -----------------------------------------------------------------------
 
-// Returns the route of the current context. Errors: CUDA_ERROR_NOT_INITIALIZED before cuInit,
-// CUDA_ERROR_INVALID_CONTEXT without a current context, CUDA_ERROR_CONTEXT_IS_DESTROYED if the
+// Returns the route of the current context. Errors: those of Process::check(),
+// CUDA_ERROR_INVALID_CONTEXT without a current context, and CUDA_ERROR_CONTEXT_IS_DESTROYED if the
 // current context was destroyed or is a primary context that is no longer active.
 CudaResult<Route> find_current_route();
 // Returns the route for work in a stream: the current context. Without a valid current context,

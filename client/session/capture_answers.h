@@ -1,6 +1,6 @@
-// Decides which posted commands the client waits for. A stream capture may refuse a command; the
-// call that sent the command must then return the error (client/route/capture.h). Threads: any. A
-// CaptureAnswers applies to the thread that makes it.
+// Decides which posted commands the client waits for. A command may be refused because of a stream
+// capture; the call that sent the command must then return the error (client/route/capture.h).
+// Threads: any. A CaptureAnswers applies to the thread that makes it.
 #pragma once
 
 #include <cuda.h>

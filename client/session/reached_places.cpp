@@ -88,7 +88,7 @@ void ReachedPlaces::run() {
       MutexLock lock(mutex_);
       return stop_ || !places.empty();
     });
-    take();  // all places, if the session is lost
+    take();  // takes all places if the session is lost
     for (const auto& place : places) take_up(place);
   }
 }

@@ -31,9 +31,10 @@ using Window = wire::ClientWindow;
 
 // Returns how long a waiting thread spins before it sleeps. A local driver spins until the wait
 // ends. Waking a thread whose core sleeps may take 100 us, which matters for waits of less than
-// some milliseconds. With few cores, a spinning thread may keep the worker from running, and with
-// copies_by_cpu also the threads that move the bytes: with 1000 us, copies to the device over TCP
-// reach 0.4 to 0.7 of the rate with 50 us (H200, 16 cores).
+// some milliseconds. With few cores, a spinning thread may keep the worker from running. With
+// copies_by_cpu, it may also keep the threads that move the bytes from running: if threads spin for
+// 1000 us instead of 50 us, copies to the device over TCP reach only 0.4 to 0.7 of their rate
+// (H200, 16 cores).
 std::chrono::nanoseconds spin_time(const transport::MediumTraits& medium) {
   const unsigned cores = usable_processors();
   if (cores < 4) return std::chrono::microseconds(3);
@@ -41,8 +42,8 @@ std::chrono::nanoseconds spin_time(const transport::MediumTraits& medium) {
   return std::chrono::microseconds(cores < 8 ? 200 : 5000);
 }
 
-// Logs the program's place in the server's queue: first at once, then when the place has changed,
-// at most every kPause.
+// Logs the program's place in the server's queue: at once, and again when the place has changed,
+// but at most once in kPause.
 class WaitReport {
  public:
   explicit WaitReport(std::string server) : server_(std::move(server)) {}
@@ -187,7 +188,8 @@ Status Session::keep_welcome(wire::Welcome welcome, const std::vector<wire::Addr
   }
   RCUDA_RETURN_IF_ERROR(windows_.reserve(welcome_.windows, taken).with_context(address));
   if (!windows_.are_reserved()) {
-    // No warning: a program under such a limit maps too little memory to reach the windows.
+    // No warning: a program under such a limit maps so little memory that its mappings do not reach
+    // the windows.
     RCUDA_INFO(
         "cannot reserve the device addresses of %s: the address space is limited (ulimit -v); the "
         "session works without the reservation",

@@ -4,10 +4,10 @@
 // several threads fill slots (shared memory: memcpy into the mapping; other media: writes of the
 // Link from the application's memory) and post one kCopyStaged each, so that copying, transport and
 // DMA overlap. A copy to the host runs the other way. Over sockets the bytes are sent without a
-// request: the client sends bytes for the device together with the command, if the stream can wait
-// for them (fills_after_command()), and the worker writes bytes for the host as soon as it has
-// them. Slot count and size: eight threads with slots of 2 MiB reach 41 GB/s, where CUDA's own
-// pageable copy reaches 9 to 18.
+// request. If the stream can wait for bytes (fills_after_command()), the client sends bytes for the
+// device together with the command. The worker writes bytes for the host as soon as it has them.
+// Slot count and size: eight threads with slots of 2 MiB reach 41 GB/s, where CUDA's own pageable
+// copy reaches 9 to 18.
 //
 // Threads: any, concurrently; they share the slots. Blocking: to_device() blocks until the source
 // has been read (the DMA may still run), to_host() until the destination is written.
