@@ -19,7 +19,7 @@
 
 namespace rcuda::interop {
 
-class CompileEntry;  // one query: the output for an input and its options
+class CompileEntry;  // one query: for the output that an input and its options give
 
 // The functions of the table. All strings and `input` are copied. `kind` is 1 for a cubin and 2 for
 // PTX; `host` and `build` name the compiler; `architecture` is 90 for sm_90.
