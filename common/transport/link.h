@@ -301,7 +301,8 @@ struct LinkOptions {
   // peer has them. At most four times as many bytes are unacknowledged, including bytes that are
   // retained by their address only. Both sides use the server's value.
   size_t retained_bytes = kRetainedBytes;
-  // tcp, without Reconnecting: added to the reason when the peer is silent for too long.
+  // tcp, without Reconnecting: a text for the end of the status if the Link breaks because the peer
+  // was silent for too long.
   std::string remedy_for_silence;
 };
 
