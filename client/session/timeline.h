@@ -116,9 +116,9 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
 
   // Notes that later work of this queue waits for a place in a stream of another server.
   void follows(std::shared_ptr<ReachedPlace> place);
-  // Later work of this queue waits for the places that follows() has noted. Returns a place that
-  // comes after all work in progress that writes to memory overlapping `memory`. Returns null if
-  // there is no such place.
+  // Returns one of the places that follows() has noted and for which later work of this queue
+  // waits: a place after all work in progress that may write to memory that overlaps `memory`.
+  // Returns null if there is no such place.
   std::shared_ptr<ReachedPlace> place_after_writes(AddressRange memory);
 
   // The last push of mirrored memory for which the queue waits. Guarded by a lock of
@@ -160,8 +160,8 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   std::atomic<bool> writes_host_{false};                 // whether host_writes_ has elements
   std::vector<std::shared_ptr<ReachedPlace>> followed_;  // see follows()
 
-  // The worker's answer that the queue still had work, for the commands sent until then. It holds
-  // for later commands too, because the queue works in order.
+  // The worker's answer that the queue is not done. While it holds, commands that were sent after
+  // the query are not done either, because the queue works in order.
   PendingAnswer busy_;
 
   std::atomic<bool> closed_{false};

@@ -49,7 +49,7 @@ class Timelines {
   // Call it when the work at these positions is known to be done. For example, a command has
   // succeeded that was sent after now() and that the worker executes only after this work.
   void done(const Positions& positions);
-  // Call it after a wait that was sent after now() has succeeded. In addition to done(), records
+  // Call it when a wait has succeeded that was sent after now(). In addition to done(), records
   // that the output of kernels is printed.
   void waited(const Positions& positions);
   // Whether all work of this scope is known to be done.

@@ -37,7 +37,7 @@ void print(std::span<const std::byte> frame) {
   }
   std::FILE* stream = event.is_stderr ? stderr : stdout;
   std::fwrite(frame.data() + sizeof event, 1, event.text_bytes, stream);
-  // A local driver also flushes, independently of the buffering of the stream (580 on an H100).
+  // Flushes as a local driver does (580 on an H100), even if the program has buffered the stream.
   std::fflush(stream);
 }
 

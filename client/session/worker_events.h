@@ -60,8 +60,8 @@ class WorkerEvents {
     CUDA_HOST_NODE_PARAMS given{};  // the application's parameters of a host function
     // The application's parameters of a copy between servers, which is a host node in the worker.
     std::shared_ptr<const CUDA_MEMCPY3D> copy;
-    // The function only makes a copy. It runs on the copy thread, so the application's own
-    // functions cannot delay it.
+    // Whether the function only makes a copy. It then runs on the copy thread, so that the
+    // application's functions cannot delay it.
     bool is_internal = false;
     // Called after the release, on the host function thread; if is_internal, on the release thread.
     std::function<void()> released;

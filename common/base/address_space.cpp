@@ -12,8 +12,8 @@
 namespace rcuda {
 namespace {
 
-// The stack of the main thread grows downwards, so addresses below it count as used: twice the
-// stack's limit, within these bounds.
+// The stack of the main thread grows downwards, so a range below it counts as used. The range has
+// twice the size of the stack's limit, but at least and at most these sizes.
 constexpr uint64_t kLeastStackRoom = 64ull << 20;
 constexpr uint64_t kMostStackRoom = 1ull << 30;
 

@@ -5,10 +5,10 @@
 // at the same time; the others wait in a queue. descriptor() becomes readable when a question has
 // an answer.
 //
-// Threads: one thread calls; a question runs on another thread, perhaps after this object is
-// destroyed. Blocking: never, not even the destructor; a question that hangs keeps its thread until
-// it returns. Errors: kOutOfMemory if this object has no descriptor, or has no thread and cannot
-// start one.
+// Threads: one thread uses this object. Questions run on other threads; a question that has begun
+// may go on after this object is destroyed. Blocking: never, not even the destructor; a question
+// that hangs keeps its thread until it returns. Errors: kOutOfMemory if this object has no
+// descriptor, or has no thread and cannot start one.
 #pragma once
 
 #include <cstddef>

@@ -60,8 +60,8 @@ UniqueFd FileCache::open(const std::string& name) const {
   if (!folder_) return file;
   file = UniqueFd(::openat(folder_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   if (!file) return file;
-  // Mappings made from this descriptor keep the file open after close(), and so they keep the lock.
-  // A file without links was removed by remove_unused() before this lock was taken.
+  // The shared lock marks the file as in use. Mappings keep the file open after close(), and with
+  // it the lock. A file without links was removed by remove_unused() before the lock was taken.
   struct stat status;
   const bool locked = ::flock(file.get(), LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK;
   if (!locked || ::fstat(file.get(), &status) != 0 || status.st_nlink == 0) return {};

@@ -61,9 +61,10 @@ bool add(Reports* reports, uint64_t key) {
 }  // namespace
 }  // namespace rcuda
 
-// Each rcuda library in a process has its own list, and also adds to the lists of the other rcuda
-// libraries. This is for children of fork(): a child shares the lists that its parent made. If only
-// the child has loaded a library, the parent does not see that library's list.
+// Each rcuda library in a process has its own list, and also adds its texts to the lists of the
+// other rcuda libraries. Otherwise a parent could report a text again that a child of fork() has
+// reported: the two share only the lists that the parent made, not the list of a library that only
+// the child has loaded.
 extern "C" __attribute__((visibility("default"))) void* rcuda_reports() {
   return rcuda::own.load(std::memory_order_acquire);
 }

@@ -1,6 +1,6 @@
 // Ensures that a message appears only once on the same stderr, for example the reason why a program
-// gets no device. Several parts may find the reason: librcuda.so, the NVML of rcuda, and children
-// that a framework forks to look for a GPU.
+// gets no device. Several libraries and processes may find this reason: librcuda.so, rcuda's NVML,
+// and children that a framework forks to look for a GPU.
 #pragma once
 
 #include <string>

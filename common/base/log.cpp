@@ -25,7 +25,7 @@
 namespace rcuda {
 namespace {
 
-// Times are in UTC, as in the audit and in files.
+// Times are in UTC, as in the audit log and in rcuda's other files.
 constexpr auto kTimes = spdlog::pattern_time_type::utc;
 constexpr const char* kLinePattern = "%Y-%m-%dT%H:%M:%S.%eZ %n[%P] %l: %v";
 // The pattern for a line of another process: %n is that process's name, which includes its process

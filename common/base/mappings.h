@@ -41,7 +41,7 @@ bool each_mapping(const std::function<bool(const MappedPart&, const char* path)>
 // Returns the parts of `parts` that lie in [begin, end).
 std::vector<MappedPart> parts_in(const std::vector<MappedPart>& parts, uint64_t begin,
                                  uint64_t end);
-// For tests: the number of queries to the kernel that the functions above have made.
+// For tests: how often the functions above have opened /proc/self/maps.
 uint64_t mapping_queries();
 // Whether the parts, in ascending order, cover all of [begin, end).
 bool cover(const std::vector<MappedPart>& parts, uint64_t begin, uint64_t end);

@@ -14,7 +14,8 @@ bool is_control(char32_t code) {
          is_in(code, 0x2066, 0x2069);  // bidirectional text
 }
 
-// The least code for each number of bytes (the index). Only the shortest form of a code is valid.
+// The least code point that UTF-8 encodes in each number of bytes (the index). A longer encoding
+// than necessary is invalid.
 constexpr char32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
 
 }  // namespace

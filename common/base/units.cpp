@@ -88,7 +88,8 @@ std::optional<Number> take(std::string_view* text) {
   return Number{*whole, *billionths, has_fraction};
 }
 
-// Converts the number from `unit` to the smallest unit. The caller has checked the whole part.
+// Converts the number from `unit` to the smallest unit. The caller has checked that the result of
+// the whole part fits.
 uint64_t in_unit(const Number& number, uint64_t unit) {
   const auto part = static_cast<unsigned __int128>(number.billionths) * unit / 1'000'000'000;
   return number.whole * unit + static_cast<uint64_t>(part);

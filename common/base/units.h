@@ -29,8 +29,8 @@ std::optional<std::chrono::nanoseconds> parse_time(std::string_view text);
 // for other texts.
 std::optional<std::chrono::seconds> parse_life(std::string_view text);
 inline constexpr char kLifeForms[] = "a time from now such as 90m, 12h, 30d or 8w, or never";
-// Parses "4096", "64M", "1.5G". Returns nullopt for other texts, and for sizes that do not fit 64
-// bits. A fraction of a byte is dropped.
+// Parses "4096", "64M", "1.5G". Returns nullopt for other texts, for a fraction without K, M, G or
+// T, and for sizes that do not fit 64 bits. A remaining fraction of a byte is dropped.
 std::optional<uint64_t> parse_bytes(std::string_view text);
 
 // Returns a text such as "10s", "90m" or "2d", in the largest unit up to days that divides the

@@ -1,9 +1,9 @@
 // Settings: declared once with type, default and help; filled from the environment and, where a
 // program has one, a TOML file and its command line.
 //
-// An absent or empty variable leaves the default. A malformed setting is an error that names its
-// source and the accepted values. A later source overrides an earlier one: a program loads the file
-// first, then the environment, then its options. Each setting remembers the source of its value.
+// A later source overrides an earlier one: a program loads the file first, then the environment,
+// then its options. An absent or empty variable changes nothing. A malformed setting is an error
+// that names its source and the accepted values. Each setting remembers the source of its value.
 // Registries and settings are used by one thread. A registry must not outlive its settings. Only
 // reading the file (toml_file.h) blocks. Nothing throws.
 #pragma once
@@ -39,7 +39,7 @@ class SettingBase {
   // "the environment", "rcuda.toml:3", "--port"; empty for the default.
   const std::string& origin() const { return origin_; }
 
-  // Prefixes an error of the value with the line of the file that set the value: "rcuda.toml:3: ".
+  // If a file set the value, prefixes an error of the value with file and line: "rcuda.toml:3: ".
   Status at_origin(Status status) const;
 
   // Sets the value from text. `origin` is the source of the text, `name` the setting's name there.
@@ -132,7 +132,7 @@ class Integer : public SettingBase {
   int64_t min_, max_;
 };
 
-// A number with a fraction, such as 1.5.
+// A number that may have a fraction, such as 1.5.
 class Decimal : public SettingBase {
  public:
   Decimal(Registry& registry, const char* variable, double initial, double min, double max,

@@ -25,11 +25,10 @@ struct TomlItem {
 // error.
 Result<std::vector<TomlItem>> read_toml_file(const std::string& path);
 
-// Sets the settings of a file. An unknown key is an error that names the nearest known key, or all
-// known keys. Returns kDenied if other users can write the file, or if this process runs as root
-// and root does not own the file. If this process does not run as root, its group may write the
-// file.
-// `others`: a top-level table that is not a part of the settings and is skipped.
+// Sets the settings that a file contains. An unknown key is an error that names the nearest known
+// key, or all known keys. Returns kDenied if other users can write the file, or if this process
+// runs as root and root does not own the file. If this process does not run as root, its group may
+// write the file. `others`: a top-level table that is not a part of the settings and is skipped.
 Status load_toml_file(Registry& registry, const std::string& path, const char* others = "");
 
 }  // namespace rcuda::config

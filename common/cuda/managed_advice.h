@@ -19,7 +19,7 @@ class ManagedAdvice {
            advice == CU_MEM_ADVISE_SET_ACCESSED_BY || advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY;
   }
 
-  // Records an advice. Returns CUDA_ERROR_INVALID_VALUE if the advice is unknown.
+  // Records a piece of advice. Returns CUDA_ERROR_INVALID_VALUE if the advice is unknown.
   CUresult take(CUmem_advise advice, const CUmemLocation& location) {
     switch (advice) {
       case CU_MEM_ADVISE_SET_READ_MOSTLY:

@@ -12,7 +12,8 @@
 namespace rcuda::identity {
 
 std::string to_hex(std::span<const uint8_t> bytes);
-// Returns false if `text` does not encode exactly bytes.size() bytes; `bytes` is undefined then.
+// Returns false if `text` does not encode exactly bytes.size() bytes; their content is then
+// undefined.
 bool from_hex(std::string_view text, std::span<uint8_t> bytes);
 
 std::string to_base64url(std::span<const uint8_t> bytes);

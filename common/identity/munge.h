@@ -39,7 +39,7 @@ struct Credential {
   std::vector<std::byte> payload;
 };
 
-// Whether the library is installed and munged's socket is there. munged may still not answer.
+// Whether the library is installed and munged's socket is there. Even then, munged may not answer.
 bool available(const Settings& settings = {});
 
 // Only processes of the user `only_for` can decode the credential; without `only_for`, processes of

@@ -30,8 +30,8 @@ Status replace_private_file(const std::string& path, const std::string& text,
 // Makes the file. Returns false if it exists already.
 Result<bool> create_private_file(const std::string& path, const std::string& text);
 
-// Makes the missing folders above `path`. Folders of root are open to other users (mode 0755),
-// folders of another user are not (0700).
+// Makes the missing folders above `path`. If this process runs as root, other users may read them
+// (mode 0755), otherwise not (0700).
 Status make_folders_above(const std::string& path);
 // Returns an error if the file or a missing folder above it cannot be made. Makes nothing.
 Status check_can_make(const std::string& path);

@@ -9,7 +9,7 @@
 namespace rcuda::image {
 namespace {
 
-// Bounds the prelinked containers of a wrapper. More than the translation units of any program.
+// The most prelinked containers of a wrapper: more than any program has translation units.
 constexpr size_t kMaxContainers = 1u << 20;
 
 // Compares byte by byte, because `bytes` may be shorter than the magic.

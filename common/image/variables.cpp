@@ -42,7 +42,8 @@ uint64_t extent(Words& words, std::string_view close, bool* open) {
   return words.next() == close ? value : UINT64_MAX;
 }
 
-// Reads a declaration from after ".global" up to its ";".
+// Reads a declaration, from the word after ".global" to the ";". Returns the bytes that its
+// variables take.
 uint64_t declared_bytes(Words& words) {
   uint64_t element = 0, vector = 1, padding = 0, bytes = 0;
   // State of the variable that is being read; a declaration may list several variables.
@@ -93,8 +94,8 @@ Result<uint64_t> elf_variable_bytes(Bytes image) {
 
 Bytes bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
-// Returns the bytes that an entry's variables take: the largest number of all entries that the
-// driver may choose.
+// The driver chooses one of several entries. Returns the bytes that the variables take in the entry
+// that needs most.
 Result<uint64_t> container_variable_bytes(Bytes container, uint32_t sm) {
   RCUDA_ASSIGN_OR_RETURN(const std::vector<Entry> list, entries(container));
   uint64_t most = 0;

@@ -1,7 +1,7 @@
 // The compile cache: the output of NVRTC, kept on disk between runs.
 //
 // A local driver has this cache, too. NVRTC (12.8 and later) uses it through an export table.
-// Each compilation queries it twice: for the PTX and for the cubin of its intermediate code.
+// Each compilation makes two queries with its intermediate code: for the PTX and for the cubin.
 // Without the cache, NVRTC compiles the same code again in each run: cuDNN's attention takes 300 ms
 // longer at the first use of each sequence length.
 //
@@ -19,7 +19,7 @@
 
 namespace rcuda::interop {
 
-class CompileEntry;  // one query: the output for an input and its options
+class CompileEntry;  // one query: for the output that an input and its options give
 
 // The functions of the table. All strings and `input` are copied. `kind` is 1 for a cubin and 2 for
 // PTX; `host` and `build` name the compiler; `architecture` is 90 for sm_90.

@@ -1,7 +1,7 @@
 // The handshake: messages of client, daemon and worker on the control socket before a Link is made.
 //
-//   client -> daemon   Hello: which devices, over which medium; and the client's description of
-//                      itself, for the log. The client's host is a part of the owner
+//   client -> daemon   Hello: which devices, over which medium; and texts about the client, for the
+//                      log. One of them, the client's host, is also a part of the owner
 //   daemon -> client   Queued: at once, and every second while the client waits in the queue or for
 //                      a free worker
 //   daemon -> worker   the socket and the Hello, over their socket pair

@@ -88,7 +88,7 @@ extern template struct Codec<LeaseAnswer>;
 
 struct LeaseKey {
   std::string host;   // empty: every server
-  uint16_t port = 0;  // 0: kDefaultPort if `host` is set
+  uint16_t port = 0;  // of `host`; format() omits 0 and kDefaultPort
   std::string id;
   LeaseSecret secret = kNoLeaseSecret;
 };

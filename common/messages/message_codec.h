@@ -96,7 +96,7 @@ class MessageWriter {
   void object(const char* /*name*/, Struct& object) {
     fields(*this, object);
   }
-  // Writes a message inside this message, with its own length.
+  // Writes another message, preceded by its length, inside this message.
   template <typename Message>
   void message(const char* name, const Message& message) {
     const std::vector<std::byte> body = encode(message);

@@ -1,5 +1,5 @@
-// Sends a server a request that needs no session, such as a query of its state or its GPUs, or a
-// request for a lease.
+// Requests to a server that need no session: queries of its state or its GPUs, and requests for
+// leases, for example.
 //
 // Threads: any. Blocking: until the server has answered, five seconds at most; name resolution and
 // MUNGE may block for longer. Errors name the server.

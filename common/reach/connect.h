@@ -35,9 +35,9 @@ struct Connection {
   bool must_encrypt = false;  // RCUDA_SECURITY=tls: only media that encrypt are chosen
 };
 
-// Connects to a server. If `medium` is null, chooses a plain_medium() (common/transport/media.h).
-// If `host` is this machine and a server has a local socket for the port, this is the medium of
-// this machine, otherwise that of the network. Name resolution may block without limit; after it,
+// Connects to a server. If `medium` is null, chooses a plain_medium() (common/transport/media.h):
+// that of Reach::kThisMachine if `host` is this machine and a server has a local socket for the
+// port, otherwise that of Reach::kNetwork. Name resolution may block without limit; after it,
 // the call blocks for `timeout` at most. Errors name host, port and remedy. kDenied if this
 // machine's server does not run as this user, root or a user of `trusted` (RCUDA_TRUST_USER).
 Result<Connection> connect_server(const std::string& host, uint16_t port,
@@ -62,8 +62,8 @@ std::string choose_medium(Connection* connection);
 Result<bool> present_ticket(int socket, const std::vector<uid_t>& trusted,
                             std::chrono::steady_clock::time_point deadline);
 
-// Replaces the text of a handshake's kTimeout or kUnavailable: probably no rcuda-server of this
-// release listens there. Returns other errors unchanged.
+// For a kTimeout or kUnavailable of a handshake, returns an error whose text asks whether an
+// rcuda-server of the same release listens there. Returns other errors unchanged.
 Status no_server(const Status& status);
 
 // Requests a session and waits for a worker's Welcome. From then on, the worker is at the other end

@@ -2,8 +2,9 @@
 // server, before the client sends anything else. docs/security.md describes the methods. The
 // daemon's part is server/identity/authenticator.h.
 //
-// Threads: any. Blocking: until the server has answered, or until the deadline; with MUNGE also for
-// munged, several seconds if it hangs. Errors name the missing item and the remedy.
+// Threads: any. Blocking: until the server has answered, or until the deadline; with MUNGE also
+// until munged has answered, several seconds if it hangs. Errors name the missing item and the
+// remedy.
 #pragma once
 
 #include <chrono>

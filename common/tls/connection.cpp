@@ -72,8 +72,8 @@ Result<Connection::Progress> Connection::shake_hands() {
 
 Key Connection::exported(const char* label) const {
   Key key{};
-  // Fails only before the end of the handshake or without memory. A failure aborts the process,
-  // because a key of zeros would be known to attackers.
+  // Fails only before the end of the handshake, or if there is no memory. A failure aborts the
+  // process, because a key of zeros would be known to attackers.
   if (SSL_export_keying_material(ssl_, key.data(), key.size(), label, std::strlen(label), nullptr,
                                  0, 0) != 1) {
     std::abort();

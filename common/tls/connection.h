@@ -55,8 +55,8 @@ class Connection final : public Cipher {
   // Continues the handshake. An error says why this side refused the peer, or that the peer refused
   // this side.
   Result<Progress> shake_hands();
-  // Limits the bytes that this side receives in the handshake. Call it before the handshake,
-  // without `reads_ahead`.
+  // Limits the bytes that this side receives in the handshake. For connections without
+  // `reads_ahead`, before the handshake.
   void limit_handshake(size_t most) { buffer_.limit_received(most); }
   // After the handshake: a value that only both ends can compute, a different one for each label.
   Key exported(const char* label) const;

@@ -89,8 +89,8 @@ Key derive(const Key& key, std::string_view label) {
   initialise();
   Key derived{};
   unsigned int bytes = 0;
-  // Fails only without memory. A failure aborts the process, because a key of zeros would be known
-  // to attackers.
+  // Fails only if there is no memory. A failure aborts the process, because a key of zeros would be
+  // known to attackers.
   if (!HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
             reinterpret_cast<const unsigned char*>(label.data()), label.size(), derived.data(),
             &bytes)) {

@@ -15,8 +15,8 @@
 
 namespace rcuda::tls {
 
-// Makes the TLS context that the first encrypt() would make otherwise, which takes some
-// milliseconds. Workers call it while they are idle.
+// Makes the TLS context of encrypt() now, which takes some milliseconds. Otherwise the first
+// encrypt() makes it. Workers call prepare() while they are idle.
 void prepare();
 
 // The two ends must have different roles, and start at the same byte of the stream.

@@ -22,8 +22,8 @@ class RecordBuffer {
   RecordBuffer(int socket, bool reads_ahead) : socket_(socket), reads_ahead_(reads_ahead) {}
 
   // Keeps bytes to be sent. Returns false with EPROTO if it keeps too many: a peer that requests
-  // answers but does not read them must not consume memory. Returns false with ENOMEM without
-  // memory: no exception may pass through OpenSSL.
+  // answers but does not read them must not consume memory. Returns false with ENOMEM if there is
+  // no memory, because no exception may pass through OpenSSL.
   bool add(std::span<const std::byte> bytes);
   // Works as recv(2) on a non-blocking socket. Returns -1 with EPROTO beyond limit_received().
   ssize_t take(std::span<std::byte> to);

@@ -29,8 +29,8 @@ inline size_t total_bytes(std::span<const Bytes> pieces) {
 
 inline void begin_put() {
 #ifdef __SANITIZE_THREAD__
-  // ThreadSanitizer does not know fences, and GCC warns about them. On x86 the fence emits no
-  // instruction: it only prevents the compiler from reordering.
+  // ThreadSanitizer does not know thread fences, and GCC warns about them. On x86 a signal fence
+  // has the same effect: for release, both only prevent the compiler from reordering.
   std::atomic_signal_fence(std::memory_order_release);
 #else
   std::atomic_thread_fence(std::memory_order_release);

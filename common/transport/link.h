@@ -113,7 +113,7 @@ struct CountersOf {
   Count doorbells{0};      // verbs only: ibv_post_send calls
   Count completions{0};    // verbs only: polled work completions, including those of receives
   Count receives{0};       // verbs only: of these, completions of posted receives
-  Count arms{0};         // verbs only: work requests that ask the peer for a wake-up before a sleep
+  Count arms{0};         // verbs only: work requests for a wake-up, sent before a thread sleeps
   Count arm_answers{0};  // verbs only: work requests that answer the peer's arms
   Count transfer_bytes{0};  // payload of transfers and of put_region()
   Count copied_bytes{0};    // of these, bytes copied by this side's CPU
@@ -199,8 +199,8 @@ class Link {
 
   // Move bytes between the peer's region and local memory. Asynchronous, but a call may block until
   // the bytes of earlier put_region() calls have arrived (verbs). `local` must stay valid until
-  // `done` has run. Transfers have no order among each other. Works on every medium (with
-  // shares_pages, only for regions with a backing, which map() can map).
+  // `done` has run. Transfers have no order among each other. Both functions work on every medium,
+  // but with shares_pages only for regions with a backing, which map() can map.
   virtual void write(RegionId region, uint64_t offset, const void* local, size_t bytes,
                      TransferDone done) = 0;
   virtual void read(RegionId region, uint64_t offset, void* local, size_t bytes,
@@ -301,7 +301,8 @@ struct LinkOptions {
   // peer has them. At most four times as many bytes are unacknowledged, including bytes that are
   // retained by their address only. Both sides use the server's value.
   size_t retained_bytes = kRetainedBytes;
-  // tcp, without Reconnecting: added to the reason when the peer is silent for too long.
+  // tcp, without Reconnecting: a text for the end of the status if the Link breaks because the peer
+  // was silent for too long.
   std::string remedy_for_silence;
 };
 

@@ -1,4 +1,5 @@
-// LinkCore: the common parts of all media: the status that ends a Link, sleeping, and counters.
+// LinkCore implements what all media have in common: the status that ends a Link, the sleep in
+// wait(), and the counters.
 //
 // A medium derives from LinkCore. doorbell_ wakes the threads of this side that wait for the peer's
 // data. Each put that must wake them (Wake) rings doorbell_ after its bytes are in this side's
@@ -79,7 +80,7 @@ class LinkCore : public Link {
   Status check_put(uint64_t offset, size_t pieces, size_t total, size_t peer_window_bytes) const;
   // Refuses arguments that put_region() does not allow.
   Status check_region_put(size_t bytes) const;
-  // Adds to a counter that only the holder of the put lock writes, without a locked instruction.
+  // Adds to a counter without a locked instruction: only the holder of the put lock writes it.
   static void bump(std::atomic<uint64_t>& counter, uint64_t by) {
     counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
   }

@@ -1,4 +1,4 @@
-// A read() or write() of a Link, for media that cut it into pieces.
+// Transfers (read() and write() of a Link), for media that cut a transfer into pieces.
 #pragma once
 
 #include <atomic>

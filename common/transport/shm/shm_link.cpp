@@ -4,8 +4,8 @@
 //   page 1 ...    the window
 //
 // The memfd is sealed against resizing, so neither process can cause a fault in its peer. put() is
-// a memcpy under a lock; it makes a system call only if the peer sleeps. Regions with a backing
-// descriptor are announced over the control channel, and the peer maps them. The CPU of the
+// a memcpy under a lock; it makes a system call only if the peer sleeps. Regions are announced over
+// the control channel; the peer maps those that have a backing descriptor. The CPU of the
 // requesting side copies transfers: small ones in the calling thread, large ones on a copy thread.
 // The copy thread also waits for regions that the peer has not announced yet. The first transfer
 // that needs the thread starts it. If it cannot be started, the calling thread copies.

@@ -256,8 +256,8 @@ bool BulkStream::next_message(uint64_t most) {
 }
 
 // A piece that the peer answers is retained by its address, because its memory belongs to the
-// caller again only after the answer. Another piece is retained by its address only if it lies in
-// lent memory; otherwise its bytes are copied.
+// caller again only after the answer. Any other piece in lent memory is retained by its address,
+// too. The bytes of the remaining pieces are copied.
 void BulkStream::keep_source(const Piece& piece, Message* message) {
   if (!piece.is_answered()) message->kept = lent_.find(piece.local, piece.bytes);
   message->is_kept = piece.is_answered() || message->kept;
@@ -265,8 +265,8 @@ void BulkStream::keep_source(const Piece& piece, Message* message) {
 
 // Sends messages until none is left, the socket is full, or the next message carries more than
 // `most` bytes. With Blocking::kNo, `most` limits only the first message, and kDirectBytes limits
-// the others. The sending thread sends the remaining messages. The caller holds the lock before and
-// after the call. Callbacks may run during the call.
+// the others. The caller holds the lock before and after the call. Callbacks may run during the
+// call.
 void BulkStream::drive(MutexLock& lock, uint64_t most, Blocking blocking) {
   sending_ = true;
   while (runs() && (message_ || next_message(most))) {

@@ -89,10 +89,12 @@ class BulkStream {
              OnError on_error);
 
   Status start();
-  // The thread that sends the piece, unless other pieces are being sent.
-  //   kCallerIfSmall: the caller if the piece is small, else the stream's thread.
-  //   kCaller: the caller, while the stream's thread wakes up.
-  //   kCallerAlone: the caller, and the stream's thread only when the socket is full.
+  // Which thread sends the piece, if no other pieces are being sent.
+  //   kThread: the sending thread.
+  //   kCallerIfSmall: the caller if the piece is small, else the sending thread.
+  //   kCaller: as kCallerIfSmall, but while the sending thread wakes up, the caller also sends a
+  //       piece of up to 1 MiB.
+  //   kCallerAlone: the caller, and the sending thread only when the socket is full.
   enum class Sender { kThread, kCallerIfSmall, kCaller, kCallerAlone };
   void submit(Piece piece, Sender sender);
   size_t queued_bytes() const { return queued_bytes_.load(std::memory_order_relaxed); }
@@ -112,7 +114,7 @@ class BulkStream {
     Code code = Code::kOk;
   };
 
-  // The message being sent: a header, its payload, and after the data of a kRead also the kDone.
+  // The message being sent: a header, its payload, and after the payload of a kData the kDone.
   struct Message {
     BulkHeader header;
     std::byte* payload = nullptr;

@@ -86,7 +86,7 @@ class Reconnects {
                          const std::function<bool()>& is_over);
   ResumableSocket* find(uint32_t index) const;  // null: no stream has this index
   std::chrono::milliseconds limit() const { return how_.limit; }
-  // Sends the peer how many bytes the stream `index` has received.
+  // Reports to the peer how many bytes the stream `index` has received.
   void acknowledge(uint32_t index, uint64_t received);
   // A stream has received bytes that the next put should acknowledge.
   void note_due() { has_due_.store(true, std::memory_order_relaxed); }

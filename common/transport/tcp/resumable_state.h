@@ -10,13 +10,13 @@ namespace rcuda::transport {
 enum class ResumableState : uint8_t {
   kConnected,  // bytes flow in both directions
   kLost,       // no connection; the stream waits for the next connection
-  kResending,  // receives as usual; sends the bytes again that the peer has not received
+  kResending,  // receives as usual; sends again the bytes that the peer has not received
   kEnded,      // nothing is sent or received any more
 };
 
 enum class ResumableEvent : uint8_t {
   kLoss,        // the connection is lost
-  kConnection,  // the peer and this side have agreed where to go on, over the next connection
+  kConnection,  // over the next connection, both sides have agreed where to go on
   kResent,      // all bytes that the peer lacked have been sent again
   kEnd,         // shutdown(), the peer has ended, or no connection replaces the lost connection
 };
