@@ -69,8 +69,8 @@ CUresult pack_kernel(const CUDA_KERNEL_NODE_PARAMS& node, PackedKernel* packed) 
 // ---- host functions ----------------------------------------------------------------------------
 
 // Registers the callback under an id that the worker uses to request it, and calls send() with node
-// parameters that have the id. The callback runs at every launch. It is removed when no graph of the
-// worker has the node any more, or if send() fails.
+// parameters that have the id. The callback runs at every launch. It is removed when no graph of
+// the worker has the node any more, or if send() fails.
 template <typename Send>
 CUresult with_callback(WorkerEvents::GraphCallback callback, const Object& owner,
                        const Send& send) {

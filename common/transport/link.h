@@ -113,7 +113,7 @@ struct CountersOf {
   Count doorbells{0};      // verbs only: ibv_post_send calls
   Count completions{0};    // verbs only: polled work completions, including those of receives
   Count receives{0};       // verbs only: of these, completions of posted receives
-  Count arms{0};         // verbs only: work requests for a wake-up, sent before a thread sleeps
+  Count arms{0};           // verbs only: work requests for a wake-up, sent before a thread sleeps
   Count arm_answers{0};  // verbs only: work requests that answer the peer's arms
   Count transfer_bytes{0};  // payload of transfers and of put_region()
   Count copied_bytes{0};    // of these, bytes copied by this side's CPU
