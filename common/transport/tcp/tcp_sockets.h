@@ -1,8 +1,8 @@
 // The sockets of a TCP Link before it runs: their options, and the further sockets for transfers.
 //
-// Threads: any. Blocking: make_streams(), while Bootstrap's functions make the sockets, and then
-// for their first messages, until its deadline. Errors: an option that the kernel refuses is
-// logged, and the Link works without it.
+// Threads: any. Blocking: only make_streams(): while Bootstrap's functions make the sockets, and
+// then for the first messages of the sockets, until `deadline`. Errors: an option that the kernel
+// refuses is logged, and the Link works without it.
 #pragma once
 
 #include <chrono>

@@ -108,8 +108,8 @@ Status PutQueue::wait_for_room(MutexLock& lock, size_t staged_bytes, Turn turn) 
   }
 }
 
-// Returns contiguous space. The caller has waited for room for twice the size, because the space
-// may skip the end of the ring.
+// Returns contiguous space. The caller has waited for room for twice the size, because the end of
+// the ring is skipped if the bytes do not fit there.
 std::byte* PutQueue::stage(size_t bytes) {
   const size_t at = staged_ % kStagingBytes;
   if (bytes > kStagingBytes - at) staged_ += kStagingBytes - at;

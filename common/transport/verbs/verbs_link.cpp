@@ -22,11 +22,11 @@
 // kWake, which follows the kAck. So each side has at most one kArm, one kAck and one kWake in
 // flight, and one kFlush at the end. The sixteen posted receives are sufficient.
 //
-// Completions. One put per quarter of the queue, or of the staging ring, is signalled; later puts
-// poll for its completion. A thread that goes to sleep sends a signalled kArm and requests
-// notification of its completion, so a failure of earlier requests is noticed while the thread
-// sleeps. One progress thread sleeps on the completion channel and handles immediates and finished
-// transfers.
+// Completions. A put is signalled if a quarter of the queue's places, or of the staging ring, has
+// been used since the last signalled put; later puts poll for its completion. A thread that goes to
+// sleep sends a signalled kArm and requests notification of its completion, so a failure of earlier
+// requests is noticed while the thread sleeps. One progress thread sleeps on the completion channel
+// and handles immediates and finished transfers.
 #include "common/transport/verbs/verbs_link.h"
 
 #include <cerrno>
