@@ -2,7 +2,7 @@
 //
 // Greeting    Challenge and Proof both ways (see authentication.h), then Offer both ways.
 // A copy      sender                          receiver
-//                                             Ready         its stream, if any, has reached the copy
+//                                             Ready         its stream, if any, reached the copy
 //             Chunk ...                       Consumed ...  cumulative; slots are free again
 //                                             Done          the copy is over, with or without error
 //             Abort, its last message: the sender has failed, or has received Done with an error

@@ -106,8 +106,8 @@ void add_option(CommandLine* line, const std::string& name, config::SettingBase*
       .take_last();
 }
 
-// The default soft limit is low because of select(), which this program does not use. Workers
-// inherit the raised limit.
+// The default soft limit on descriptors is low because of select(), which this program does not
+// use. Workers inherit the raised limit.
 void raise_descriptor_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
