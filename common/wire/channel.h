@@ -110,8 +110,8 @@ class Channel {
   }
   uint64_t commands();  // the number of commands sent so far
 
-  // Takes a slot for a reply of `reply_bytes`, without its header, and a number for the call. If
-  // `patient`, waits while all slots are in use; otherwise returns false if at most a quarter of
+  // Takes a slot for a reply of `reply_bytes`, not counting its header, and a number for the call.
+  // If `patient`, waits while all slots are in use; otherwise returns false if at most a quarter of
   // them is free.
   bool acquire_slot(size_t reply_bytes, bool patient, ReplySlot* slot);
   void release_slot(const ReplySlot& slot);

@@ -222,7 +222,7 @@ void VerbsLink::read(RegionId region, uint64_t offset, void* local, size_t bytes
   transfer({false, region, offset, static_cast<std::byte*>(local), bytes}, std::move(done));
 }
 
-// Uses the queue pair of the puts, which keeps the order.
+// Uses the queue pair of the puts, so that puts into regions and into the window stay in order.
 Status VerbsLink::put_region(RegionId region, uint64_t offset, Bytes bytes) {
   RCUDA_RETURN_IF_ERROR(check_region_put(bytes.size()));
   const bool for_ever = peer_timeout_.count() == 0;
