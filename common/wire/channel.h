@@ -147,8 +147,8 @@ class Channel {
   // As wait(), but returns kTimeout at `end`.
   template <typename Ready>
   Status wait_until(const Ready& ready, std::chrono::steady_clock::time_point end) {
-    // An answer that needs no GPU work arrives within this time. After it, the thread yields the
-    // core to others.
+    // An answer that needs no GPU work arrives within this time. After this time, a waiting thread
+    // yields its core to others.
     constexpr auto kAnswer = std::chrono::microseconds(50);
     const Clock::time_point begin = Clock::now();
     for (Clock::duration waited{0}; waited < spin_; waited = Clock::now() - begin) {

@@ -39,7 +39,7 @@ constexpr std::chrono::milliseconds kConnectionLost = std::chrono::seconds(10);
 // peer, and for each wait of bulk_lost().
 constexpr auto kLinger = std::chrono::milliseconds(300);
 
-// A whole message fits into the receiver's buffer.
+// A whole message with a put into a region fits into the receiver's buffer.
 static_assert(sizeof(PutHeader) + sizeof(RegionPlace) + kMaxRegionPut <= kBufferBytes);
 
 constexpr char kNoAnswer[] = "the peer's host does not answer: it is off, or the network is down";

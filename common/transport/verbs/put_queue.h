@@ -52,7 +52,7 @@ class PutQueue {
   // `wakes` is called in the order of the puts and decides whether this put carries immediate data.
   Status put(uint64_t offset, std::span<const Bytes> pieces, size_t total,
              const std::function<bool()>& wakes, uint32_t immediate);
-  // Writes bytes to another place of the peer's memory, in order with puts. At most kMaxStaged.
+  // Writes at most kMaxStaged bytes to another place of the peer's memory, in order with puts.
   // `*number`: for confirmed().
   Status put_into(const Target& place, Bytes bytes, uint64_t* number);
   // Polls, and returns whether the peer's adapter has confirmed the write. Also returns true after
