@@ -229,7 +229,7 @@ Status load_settings(int argc, char** argv, Settings* settings) {
     const std::string argument = argv[i];
     if (argument == "--config" && i + 1 < argc) file = argv[i + 1];
     if (argument.rfind("--config=", 0) == 0) file = argument.substr(9);
-    // The daemon passes its settings to workers and to processes that park, in the environment.
+    // The daemon passes its settings in the environment to workers and to processes that park.
     if (argument == "--worker" || argument == kParkOption) is_worker = true;
   }
   if (file.empty() && !is_worker) file = existing(default_config_file());
