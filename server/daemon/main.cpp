@@ -21,7 +21,7 @@
 //                   Has the daemon's rights until it has a session. Then it becomes the session's
 //                   user, and can start neither programs nor processes (isolation.h), before it
 //                   reads anything of the client. No other session shares its contexts, faults
-//                   and addresses. Ends with its session, by a StopRequest, and when the daemon
+//                   and addresses. Ends with its session, by a StopRequest, or when the daemon
 //                   has died.
 //     main            starts the driver, then executes commands (session_loop.h)
 //     rcuda-daemon    listens to the daemon (daemon_listener.h)
