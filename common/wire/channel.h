@@ -127,8 +127,8 @@ class Channel {
   // Maps the region of GPU-written words (ReadyEvent::marks_region). Call it before the first
   // command.
   Status map_marks(const ReadyEvent& ready);
-  // Whether the GPU may write a word for the command. Such a command takes two places in its
-  // stream's queue.
+  // Whether the GPU may write a word for the command. Such a command takes two places in the
+  // driver's queue of its stream.
   bool is_marked(const Command& command) const;
 
   // Returns the last error of posted commands and its number, as a CompletionWord; 0: no command

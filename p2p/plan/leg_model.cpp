@@ -223,8 +223,8 @@ LegModel LegModel::sooner(double us) const {
 
 namespace {
 
-// Returns the right one of the two adjacent knots between which `bytes` lies. Beyond the first or
-// the last knot: the right one of the nearest two.
+// Returns the upper of the two adjacent knots between which `bytes` lies. Beyond the first or the
+// last knot: the upper of the nearest two.
 auto right_of(const std::vector<LegModel::Knot>& knots, uint64_t bytes) {
   const auto right = std::lower_bound(
       knots.begin() + 1, knots.end(), bytes,

@@ -64,8 +64,8 @@ class SocketOrder {
   // A piece of the write in order with this number has arrived. Returns false if kMostWrites other
   // writes are unfinished.
   bool count_piece(uint32_t number, uint64_t bytes);
-  // Blocks until `bytes` of the write have arrived, then forgets the write. Returns false after
-  // `until` or stop_waiting(). Polls for `spin` before it sleeps.
+  // Blocks until `bytes` of the write have arrived, then forgets the write. Returns false at
+  // `until`, and after stop_waiting(). Polls for `spin` before it sleeps.
   bool wait_for_write(uint32_t number, uint64_t bytes, std::chrono::nanoseconds spin,
                       Clock::time_point until);
   void stop_waiting();

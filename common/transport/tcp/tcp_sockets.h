@@ -25,7 +25,7 @@ void tune(int socket, std::chrono::milliseconds peer_timeout);
 void limit_unacknowledged(const Socket& socket, std::chrono::milliseconds limit);
 // recv() returns after this time without data.
 void set_receive_timeout(int socket, std::chrono::milliseconds timeout);
-// Makes `count` further sockets to the peer, in the same order on both sides.
+// Makes `count` further sockets to the peer. Returns them in the same order on both sides.
 Result<std::vector<Socket>> make_streams(const Bootstrap& bootstrap, size_t count,
                                          Deadline deadline);
 

@@ -27,8 +27,7 @@ std::optional<PciDevice> pci_device(const std::filesystem::path& link);
 // Returns the device at a PCI address, written as CUDA writes it ("0000:3B:00.0").
 std::optional<PciDevice> pci_device_at(const std::filesystem::path& root, std::string address);
 
-// The bridges above both of two devices, from the root downwards, and the bridges above only one of
-// them.
+// The bridges above both devices, from the root downwards, and the bridges above only one of them.
 struct PciRoute {
   std::vector<std::filesystem::path> shared;
   std::vector<std::filesystem::path> apart;

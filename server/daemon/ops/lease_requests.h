@@ -1,6 +1,6 @@
 // LeaseRequests: carries out requests about leases of devices (docs/leases.md), and ends leases
 // whose time is over. Operators take, extend and revoke leases. Other users may only list the
-// leases for themselves.
+// leases that are for them.
 //
 // Each change is written to the file of leases, the log and the audit, and the clients that waited
 // for the change may start. The sessions of a lease end with the lease.
