@@ -112,7 +112,7 @@ bool Channel::word_reached(const Word& word, uint32_t* result) const {
     *result = CompletionWord::result(value);
     return true;
   }
-  // The GPU writes its own word before the worker writes the completion word.
+  // The GPU-written word is written before the completion word.
   if (word.index >= marks_.size() || word.sequence == 0) return false;
   const auto& mark = reinterpret_cast<const std::atomic<uint64_t>&>(marks_[word.index]);
   *result = 0;

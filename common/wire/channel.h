@@ -110,8 +110,8 @@ class Channel {
   }
   uint64_t commands();  // the number of commands sent so far
 
-  // Takes a slot for a reply of `reply_bytes`, without its header, and a number for the call. If
-  // `patient`, waits while all slots are in use; otherwise returns false if at most a quarter of
+  // Takes a slot for a reply of `reply_bytes`, not counting its header, and a number for the call.
+  // If `patient`, waits while all slots are in use; otherwise returns false if at most a quarter of
   // them is free.
   bool acquire_slot(size_t reply_bytes, bool patient, ReplySlot* slot);
   void release_slot(const ReplySlot& slot);
@@ -127,8 +127,8 @@ class Channel {
   // Maps the region of GPU-written words (ReadyEvent::marks_region). Call it before the first
   // command.
   Status map_marks(const ReadyEvent& ready);
-  // Whether the GPU may write a word for the command. Such a command takes two places in its
-  // stream's queue.
+  // Whether the GPU may write a word for the command. Such a command takes two places in the
+  // driver's queue of its stream.
   bool is_marked(const Command& command) const;
 
   // Returns the last error of posted commands and its number, as a CompletionWord; 0: no command
@@ -147,8 +147,8 @@ class Channel {
   // As wait(), but returns kTimeout at `end`.
   template <typename Ready>
   Status wait_until(const Ready& ready, std::chrono::steady_clock::time_point end) {
-    // An answer that needs no GPU work arrives within this time. After it, the thread yields the
-    // core to others.
+    // An answer that needs no GPU work arrives within this time. After this time, a waiting thread
+    // yields its core to others.
     constexpr auto kAnswer = std::chrono::microseconds(50);
     const Clock::time_point begin = Clock::now();
     for (Clock::duration waited{0}; waited < spin_; waited = Clock::now() - begin) {

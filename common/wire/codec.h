@@ -112,8 +112,8 @@ class Decoder {
   // Points into the body and ends with a zero byte. Null for a null string and after a failure.
   const char* string();
 
-  // Skip a struct, or an array of structs (returns its count), for a reader that knows only the
-  // size and alignment of an item.
+  // For a reader that knows only the size and alignment of an item: skip() skips a struct;
+  // skip_array() skips an array of structs and returns its count.
   void skip(size_t bytes, size_t alignment) {
     take(bytes, alignment < kBodyAlignment ? alignment : kBodyAlignment);
   }

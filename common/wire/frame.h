@@ -1,5 +1,5 @@
-// The parts of all messages of a session: the windows and their layout, a command's header, object
-// ids, and the enumerations, limits and structs used in bodies of custom commands
+// What all messages of a session share: the layout of the windows, a command's header, object ids,
+// and the enumerations, limits and structs used in bodies of custom commands
 // (api/table/commands.toml).
 //
 // All structs here are fixed-width, little-endian, 8-byte aligned and without pointers; their sizes
@@ -158,7 +158,7 @@ enum CopyFlags : uint32_t {
   // stream reaches the copy.
   kSourceReady = 1,
   // This side of the copy is mirrored, and the client has sent its changes. The copy uses the
-  // shadow's bytes; no bytes are moved.
+  // shadow's bytes; no bytes are moved between client and worker.
   kSourceMirrored = 2,
   kDestinationMirrored = 4,
 };

@@ -1,4 +1,5 @@
-// A mask of marked bytes of a range: a bit for each byte, in ascending order from bit 0 of mask[0].
+// A mask marks bytes of a range. It has a bit for each byte, in ascending order from bit 0 of
+// mask[0].
 //
 // Plain functions: any thread, nothing blocks or fails.
 #pragma once
@@ -39,8 +40,8 @@ inline void mark_all(size_t bytes, uint8_t* mask) {
   if (bytes % 8 != 0) mask[bytes / 8] = static_cast<uint8_t>((1u << bytes % 8) - 1);
 }
 
-// The smallest part that contains all marked bytes. It begins at a multiple of 8 bytes, and ends at
-// such a multiple or at the end of the range.
+// The smallest part of the range that contains all marked bytes. It begins at a multiple of 8
+// bytes, and ends at such a multiple or at the end of the range.
 struct MarkedPart {
   size_t at, bytes;
 };

@@ -55,7 +55,8 @@ struct ReadyEvent {
   uint64_t marks_region;
   uint64_t marks_bytes;
   // The number of the worker's gates. At a gate, a copy in a stream of the first device's primary
-  // context waits for bytes that follow its command. Further copies wait in host functions.
+  // context waits for the bytes that follow its command. Without a gate, a copy waits for them in a
+  // host function.
   uint64_t gates;
 };
 static_assert(sizeof(ReadyEvent) == 48);

@@ -99,7 +99,7 @@ class Half {
   Environment& environment_;
   const PeerId peer_;
   std::map<uint64_t, Copy> copies_;
-  size_t announced_ = 0;  // copies without this side's half; not kept up once the peer is lost
+  size_t announced_ = 0;  // copies without this side's half; not updated once the peer is lost
   // The ids of the copies that may advance without a message of the peer. A round looks only at
   // these, because copies_ may have thousands of entries: copies that wait for an earlier copy in
   // the same stream, or copies whose half on this side has not arrived.

@@ -82,8 +82,8 @@ Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
   }
   if (message.slot > inbox_bytes || message.bytes > inbox_bytes - message.slot) {
     return violation(message.copy, "a Chunk of " + std::to_string(message.bytes) +
-                                       " bytes in slot " + std::to_string(message.slot) +
-                                       ", outside of the inbox of " + std::to_string(inbox_bytes) +
+                                       " bytes at offset " + std::to_string(message.slot) +
+                                       " of the inbox, which has " + std::to_string(inbox_bytes) +
                                        " bytes");
   }
   if (message.total == 0 && announced(copy) > 0) {
@@ -461,9 +461,9 @@ Status Receiver::land(Incoming& copy, const ChunkMessage& chunk, const PeerLink&
     const DeviceBuffer& inbox = link.device_inbox[static_cast<size_t>(request.device)];
     if (chunk.slot > inbox.bytes() || chunk.bytes > inbox.bytes() - chunk.slot) {
       return {Code::kProtocol, "the sender put a chunk of " + std::to_string(chunk.bytes) +
-                                   " bytes into slot " + std::to_string(chunk.slot) +
-                                   ", outside of the inbox of " + std::to_string(inbox.bytes()) +
-                                   " bytes on device " + std::to_string(request.device)};
+                                   " bytes at offset " + std::to_string(chunk.slot) +
+                                   " of the inbox on device " + std::to_string(request.device) +
+                                   ", which has " + std::to_string(inbox.bytes()) + " bytes"};
     }
     lane = Lane::kLocal;
     from = inbox.address() + chunk.slot;

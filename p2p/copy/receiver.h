@@ -35,8 +35,8 @@ struct Incoming {
     bool slot_wanted = false;
   };
 
-  // The first message of the sender for this copy. Want and Pull are requests. Chunks follow after
-  // the answer to a Want, or after a refusal of a Pull.
+  // How the sender has chosen to transfer the copy. After the answer to a Want, or the refusal of a
+  // Pull, the choice is kChunks.
   enum class Choice : uint8_t { kNone, kWant, kPull, kChunks };
 
   uint64_t id = 0;

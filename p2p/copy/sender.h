@@ -77,7 +77,7 @@ struct Outgoing {
   uint64_t total = 0;
   uint64_t next = 0;          // packed bytes started so far
   std::deque<Chunk> flight;   // the chunks from number `gone` on
-  uint64_t gone = 0;          // number of chunks consumed, with their transfers ended
+  uint64_t gone = 0;          // chunks that are consumed and whose transfers have ended
   uint64_t consumed = 0;      // number of chunks that the receiver has reported
   Count running;              // counts in Environment::running_copies, while the copy runs
   Count ending, ending_here;  // count in ending_copies and ending_, after everything is sent

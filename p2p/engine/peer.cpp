@@ -30,8 +30,8 @@ Peer::Peer(Environment& environment, PeerId id)
 void Peer::attach(std::unique_ptr<transport::Link> link, const SessionToken& token,
                   bool connected) {
   if (!lost_.ok() || link_) {
-    RCUDA_WARN("a second connection to peer %u was refused: %s", id_,
-               lost_.ok() ? "the first one is in use" : "the peer is already lost");
+    RCUDA_WARN("a new connection with peer %u was refused: %s", id_,
+               lost_.ok() ? "an earlier one is in use" : "the peer is already lost");
     link->close();
     return;
   }

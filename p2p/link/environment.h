@@ -119,7 +119,8 @@ struct Environment {
   const std::function<uint64_t()> now_ns;
   const std::vector<EngineDevice> devices;
   std::vector<DeviceLegs> legs;  // this worker's measurements of its devices
-  // This worker's staging memory, for peers that share pages and for the other peers.
+  // This worker's staging memory: mappable_staging for peers that map it, other_staging for the
+  // other peers.
   StagingArena mappable_staging;
   StagingArena other_staging;
   Lanes lanes;

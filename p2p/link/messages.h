@@ -2,7 +2,7 @@
 //
 // Greeting    Challenge and Proof both ways (see authentication.h), then Offer both ways.
 // A copy      sender                          receiver
-//                                             Ready         its stream reached the copy (if any)
+//                                             Ready         its stream, if any, reached the copy
 //             Chunk ...                       Consumed ...  cumulative; slots are free again
 //                                             Done          the copy is over, with or without error
 //             Abort, its last message: the sender has failed, or has received Done with an error
@@ -15,11 +15,11 @@
 // after its bytes have arrived. A Chunk with an immediate may be sent before its bytes, and even
 // before they are copied out.
 //
-// The sender may reuse the slots of a copy without an error when it has received Done and its own
-// transfers have ended. After a failure it also waits until everything that was sent has been
-// consumed, because bytes that are still in flight must not overwrite later bytes. A receiver
-// forgets a copy without an error when it has sent Done. It forgets a failed copy when it has
-// received Abort, all chunks that Abort counts as sent, and its own half from the client.
+// If a copy has no error, the sender may reuse its slots when Done has arrived and the sender's own
+// transfers have ended. The receiver forgets the copy when it has sent Done. If a copy fails, the
+// sender also waits until everything that was sent has been consumed, because bytes that are still
+// in flight must not overwrite later bytes. The receiver forgets the copy when it has received
+// Abort, all chunks that Abort counts as sent, and its own half from the client.
 //
 // A frame of the ring is one or more messages, one after the other.
 //

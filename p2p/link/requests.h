@@ -89,8 +89,8 @@ struct EngineOptions {
   std::chrono::nanoseconds spin{0};
   // Called when a peer has become open or is lost. On the engine thread; must not block.
   std::function<void(PeerId)> on_decided;
-  // Called once for a peer whose connection is lost, when copies or waits for events fail; only on
-  // the side that made the connection. On the engine thread; must not block.
+  // Called on the side that made the connection, once for each peer whose connection is lost, as
+  // soon as a copy, a signal or a wait is affected. On the engine thread; must not block.
   std::function<void(PeerId, const Status& why)> on_lost;
   // Called with the plan of an outgoing copy when the copy has ended without an error. On the
   // engine thread; must not block.

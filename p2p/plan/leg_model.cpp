@@ -9,8 +9,8 @@ namespace rcuda::p2p {
 namespace {
 
 constexpr double kStraightLineTolerance = 0.02;
-// The size of the second knot of a linear leg. Any size would do, because the last piece is
-// extrapolated.
+// The size of the second knot of a linear leg. Any size would do, because the line through the two
+// knots is extrapolated.
 constexpr uint64_t kLinearKnotBytes = uint64_t{1} << 20;
 
 double median(std::vector<double> values) {
@@ -224,7 +224,8 @@ LegModel LegModel::sooner(double us) const {
 
 namespace {
 
-// Returns the knot at the right end of the piece that contains `bytes`, or of the nearest piece.
+// Returns the upper of the two adjacent knots between which `bytes` lies. Beyond the first or the
+// last knot: the upper of the nearest two.
 auto right_of(const std::vector<LegModel::Knot>& knots, uint64_t bytes) {
   const auto right = std::lower_bound(
       knots.begin() + 1, knots.end(), bytes,

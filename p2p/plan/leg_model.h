@@ -4,8 +4,8 @@
 // A leg that transports n bytes is busy for occupancy_us(n), and the next transfer waits for that
 // time. The leg delivers the bytes delay_us(n) later. The delay is the part of a transfer's latency
 // that overlaps with the next transfers. Occupancy and delay are linear between knots and constant
-// up to the first knot. Beyond the last knot, the occupancy grows with the bandwidth of the last
-// piece, and the delay is constant.
+// up to the first knot. Beyond the last knot, the occupancy grows with the bandwidth between the
+// last two knots, and the delay is constant.
 //
 // Values and pure functions; any thread. Times are in microseconds, sizes in bytes, bandwidths in
 // GB/s (1e9).
@@ -67,7 +67,7 @@ class LegModel {
   double delay_us(uint64_t bytes) const;
   // Returns the time of one transfer on an idle leg, from issue to delivery.
   double time_us(uint64_t bytes) const { return occupancy_us(bytes) + delay_us(bytes); }
-  // Returns the bandwidth of the last piece, which large transfers approach.
+  // Returns the bandwidth between the last two knots, which large transfers approach.
   double peak_gbps() const;
 
   const std::vector<Knot>& knots() const { return knots_; }

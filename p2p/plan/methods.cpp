@@ -52,8 +52,8 @@ const char* lacking(const Method& method, const Capabilities& can, bool contiguo
 
 double cost_us(const Method& method, const PairModel& model, uint64_t bytes, Chunking chunking) {
   Pipeline pipeline;
-  // On a wire both hand-offs of a chunk are within a process, because the write itself reports its
-  // arrival.
+  // On a wire, both hand-offs of a chunk are within a process and cost nothing, because the write
+  // itself reports its arrival.
   pipeline.handoff_us = method.route == Route::kShm ? model.message_us : 0;
   pipeline.credit_us = pipeline.finish_us = model.message_us;
   pipeline.setup_us = method.setup_messages * model.message_us;

@@ -33,8 +33,8 @@ struct Base {
 };
 inline constexpr uint32_t kMostDoublings = 5;
 // The doublings for the workers of a machine with `gpus` GPUs. Driver 580 takes 9.1 GiB of
-// addresses for each H100 at its start. Up to the largest base, a base has at least 16 GiB for each
-// GPU of the machine, including GPUs that the worker does not use.
+// addresses for each H100 at its start. On a machine with up to 64 GPUs, a base has at least 16 GiB
+// for each GPU of the machine, including GPUs that the worker does not use.
 uint32_t doublings_for(size_t gpus);
 
 // The bases of a server's workers, in the order of preference: at(0) for the first idle worker,

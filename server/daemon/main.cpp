@@ -21,7 +21,7 @@
 //                   Has the daemon's rights until it has a session. Then it becomes the session's
 //                   user, and can start neither programs nor processes (isolation.h), before it
 //                   reads anything of the client. No other session shares its contexts, faults
-//                   and addresses. Ends with its session, by a StopRequest, and when the daemon
+//                   and addresses. Ends with its session, by a StopRequest, or when the daemon
 //                   has died.
 //     main            starts the driver, then executes commands (session_loop.h)
 //     rcuda-daemon    listens to the daemon (daemon_listener.h)
@@ -106,8 +106,8 @@ void add_option(CommandLine* line, const std::string& name, config::SettingBase*
       .take_last();
 }
 
-// The default soft limit is low because of select(), which this program does not use. Workers
-// inherit the raised limit.
+// The default soft limit on descriptors is low because of select(), which this program does not
+// use. Workers inherit the raised limit.
 void raise_descriptor_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -229,7 +229,7 @@ Status load_settings(int argc, char** argv, Settings* settings) {
     const std::string argument = argv[i];
     if (argument == "--config" && i + 1 < argc) file = argv[i + 1];
     if (argument.rfind("--config=", 0) == 0) file = argument.substr(9);
-    // The daemon passes its settings to workers and to processes that park, in the environment.
+    // The daemon passes its settings in the environment to workers and to processes that park.
     if (argument == "--worker" || argument == kParkOption) is_worker = true;
   }
   if (file.empty() && !is_worker) file = existing(default_config_file());

@@ -2,8 +2,8 @@
 // sockets, in pieces. A transfer waits for the puts into regions that were sent before it, and puts
 // after a write in order (Link::write_in_order()) wait for the write. SentOrder counts the messages
 // that this side sends, SocketOrder the messages that it receives. Every wait is for messages sent
-// earlier, and a write in order overtakes messages that wait for answers, so there is no deadlock.
-// A broken Link ends all waits.
+// earlier, and a write in order never waits in a queue for the answers to other requests
+// (bulk_stream.h), so there is no deadlock. A broken Link ends all waits.
 #pragma once
 
 #include <atomic>
@@ -33,9 +33,9 @@ class SentOrder {
   Write add_write(RegionId region, uint64_t begin, uint64_t end);
 
  private:
-  // The bytes of a write wait for the bytes of an earlier write only if they overlap. The last
-  // kRecent writes are recorded. A write waits for all earlier writes that are not recorded any
-  // more; these have usually arrived.
+  // The last kRecent writes are recorded. A write waits for a recorded write only if both write to
+  // the same bytes. It waits for all earlier writes that are not recorded any more; these have
+  // usually arrived.
   static constexpr size_t kRecent = 32;
   struct Recent {
     RegionId region;
@@ -64,8 +64,8 @@ class SocketOrder {
   // A piece of the write in order with this number has arrived. Returns false if kMostWrites other
   // writes are unfinished.
   bool count_piece(uint32_t number, uint64_t bytes);
-  // Blocks until `bytes` of the write have arrived, then forgets the write. Returns false after
-  // `until` or stop_waiting(). Polls for `spin` before it sleeps.
+  // Blocks until `bytes` of the write have arrived, then forgets the write. Returns false at
+  // `until`, and after stop_waiting(). Polls for `spin` before it sleeps.
   bool wait_for_write(uint32_t number, uint64_t bytes, std::chrono::nanoseconds spin,
                       Clock::time_point until);
   void stop_waiting();

@@ -21,8 +21,8 @@ constexpr uint64_t kMinPieceBytesAmongMany = 256u << 10;
 // although the caller could send, takes a processor from other threads.
 constexpr uint64_t kMinPieceBytesOfFew = 512u << 10;
 constexpr unsigned kFewProcessors = 4;
-// A requesting thread with no other work sends a piece of up to this size, which the kernel takes
-// in about 40 us.
+// A requesting thread with no other work sends a piece of up to this size itself, because the
+// kernel takes the piece in about 40 us.
 constexpr uint64_t kAwaitedBytes = 256u << 10;
 // Transfers without immediate that follow each other within this time are a burst. After the first
 // few of a burst, the sending threads send the rest: the calling thread has other work, and the

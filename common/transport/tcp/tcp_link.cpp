@@ -33,12 +33,13 @@ constexpr size_t kBufferedPut = 16u << 10;
 constexpr std::chrono::milliseconds kHostLost = std::chrono::seconds(60);
 // As kHostLost, for a Link with Reconnecting.
 constexpr std::chrono::milliseconds kConnectionLost = std::chrono::seconds(10);
-// How long a closing Link waits until its writes in order are sent, and then until the peer also
-// closes. Without these waits, the connection could discard the last bytes. Also the time limit for
-// sending the farewell, or the last message to a silent peer, and for each wait of bulk_lost().
+// A closing Link waits for at most this time until its writes in order are sent, and then for at
+// most this time until the peer also closes. Without these waits, the connection could discard the
+// last bytes. This is also the time limit for sending the farewell or the last message to a silent
+// peer, and for each wait of bulk_lost().
 constexpr auto kLinger = std::chrono::milliseconds(300);
 
-// A whole message fits into the receiver's buffer.
+// A whole message with a put into a region fits into the receiver's buffer.
 static_assert(sizeof(PutHeader) + sizeof(RegionPlace) + kMaxRegionPut <= kBufferBytes);
 
 constexpr char kNoAnswer[] = "the peer's host does not answer: it is off, or the network is down";
@@ -98,8 +99,8 @@ TcpLink::~TcpLink() {
   }
   control_.shutdown(SHUT_RDWR);
   if (receiver_.joinable()) receiver_.join();
-  // A thread of bulk_ or sender_ that broke the Link may not have reached on_broken() yet, which
-  // uses both members.
+  // on_broken() uses bulk_ and sender_. If a thread of one of them broke the Link, it may not have
+  // called on_broken() yet.
   bulk_.join();
   sender_.join();
   if (reconnects_) reconnects_->stop();
@@ -108,7 +109,8 @@ TcpLink::~TcpLink() {
 void TcpLink::close() {
   if (closing_.exchange(true) || broken()) return;
   {
-    // Puts that follow writes in order are valid only with the bytes of those writes.
+    // Puts after a write in order are valid only with the bytes of the write, so these bytes must
+    // be sent too.
     sender_.flush();
     MutexLock lock(end_mutex_);
     takes_writes_ = false;

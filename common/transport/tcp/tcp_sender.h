@@ -44,7 +44,7 @@ class TcpSender {
   // for the answer (`wake`). With Wake::kWithNext, the message is kept until the next put. Returns
   // false once stopped.
   bool send(std::span<const Bytes> pieces, size_t total, Wake wake);
-  // Sends `heartbeat` now, and instead of the earlier heartbeat from now on.
+  // Sends `heartbeat` now. From now on, it replaces the earlier heartbeat.
   void change_heartbeat(Bytes heartbeat);
   // Appends a message to the gathered bytes. It goes with the next send() or flush().
   bool keep(std::span<const Bytes> pieces, size_t total);

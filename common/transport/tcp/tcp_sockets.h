@@ -1,8 +1,8 @@
 // The sockets of a TCP Link before it runs: their options, and the further sockets for transfers.
 //
-// Threads: any. Blocking: make_streams(), while Bootstrap's functions make the sockets, and then
-// for their first messages, until its deadline. Errors: an option that the kernel refuses is
-// logged, and the Link works without it.
+// Threads: any. Blocking: only make_streams(): while Bootstrap's functions make the sockets, and
+// then for the first messages of the sockets, until `deadline`. Errors: an option that the kernel
+// refuses is logged, and the Link works without it.
 #pragma once
 
 #include <chrono>
@@ -25,7 +25,7 @@ void tune(int socket, std::chrono::milliseconds peer_timeout);
 void limit_unacknowledged(const Socket& socket, std::chrono::milliseconds limit);
 // recv() returns after this time without data.
 void set_receive_timeout(int socket, std::chrono::milliseconds timeout);
-// Makes `count` further sockets to the peer, in the same order on both sides.
+// Makes `count` further sockets to the peer. Returns them in the same order on both sides.
 Result<std::vector<Socket>> make_streams(const Bootstrap& bootstrap, size_t count,
                                          Deadline deadline);
 

@@ -6,8 +6,8 @@
 // queue pairs survive a short interruption: the event is only logged, once in the process. If the
 // queue pairs fail while the port is down, the port is the reason (loss.h).
 //
-// take() calls the notes of the Attachments on the calling thread, and holds a lock that
-// Attachment::begin() and end() also take. So a note must only record the event, and call no
+// take() calls the function `note` of each affected Attachment. It holds a lock meanwhile that
+// Attachment::begin() and end() also take. So `note` must only record the event, and call no
 // function of AdapterEvents.
 #pragma once
 

@@ -228,7 +228,7 @@ BulkEngine::Operation* BulkEngine::next_locked(Outcomes& outcomes) {
 }
 
 // Takes operations to post together; returns false if there are none. An operation whose bytes are
-// copied through a slot ends the batch, so that the next copy does not delay the posting.
+// copied through a slot ends the batch, so that copying further bytes does not delay the posting.
 bool BulkEngine::take_batch_locked(Outcomes& outcomes, std::vector<Operation*>& batch) {
   batch.clear();
   while (batch.size() < kMaxPosted && (batch.empty() || batch.back()->registration)) {
@@ -266,8 +266,8 @@ void BulkEngine::pump() {
   report(outcomes, retired);
 }
 
-// Posts one list of work requests, with one doorbell, per queue pair. A posted operation may be
-// deleted before this returns. `batch` keeps the operations that were not posted.
+// For each queue pair, posts one list of work requests, with one doorbell. A posted operation may
+// be deleted before this returns. `batch` keeps the operations that were not posted.
 int BulkEngine::post(std::vector<Operation*>& batch) {
   std::array<ibv_send_wr, kMaxPosted> requests;
   std::array<ibv_sge, kMaxPosted> pieces;

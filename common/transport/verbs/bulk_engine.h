@@ -109,7 +109,7 @@ class BulkEngine {
     ibv_qp* qp = nullptr;
     uint32_t in_flight = 0;
   };
-  // Callbacks to call once the lock is released.
+  // The outcomes of pieces. They are reported after the lock is released.
   using Outcomes = std::vector<std::pair<std::shared_ptr<PendingTransfer>, Status>>;
 
   Status begin(const Waiting& request);

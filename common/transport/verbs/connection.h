@@ -63,8 +63,8 @@ class Connection {
 
   // The server's first step: finds the device of `local` and listens. The client needs port().
   Status open_server(const Address& local);
-  // The client's first step: resolves `server` from `local`, which finds the device. Keeps the
-  // resolved id for queue pair 0.
+  // The client's first step: resolves the address `server`, with the source address `local`. This
+  // also finds the device. Keeps the resolved id for queue pair 0.
   Status open_client(const Address& local, const Address& server, const Patience& patience);
 
   ibv_context* context() const { return context_; }

@@ -29,7 +29,7 @@ struct Hello {
 };
 static_assert(sizeof(Hello) == 72);
 
-// Private data of a connection request.
+// The private data of rdma_cm's connection request.
 struct PrivateData {
   Token token;
   uint32_t index;

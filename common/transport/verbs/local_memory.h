@@ -1,8 +1,8 @@
 // LocalMemory: the registrations of this side's memory. Used by BulkEngine and its Link.
 //
 // A transfer uses the first of these that applies:
-//   - If the memory is inside a region that this side exposes: the region's registration. The CPU
-//     copies nothing (page-locked client memory, staging slots of a worker, GPU memory).
+//   - If the memory is inside a region that this side exposes (page-locked client memory, staging
+//     slots of a worker, GPU memory): the region's registration. The CPU copies nothing.
 //   - If the transfer is smaller than a threshold: none. The caller copies through its own slots.
 //   - Otherwise: a new registration, for this transfer only.
 // A refused registration is not a failure of the transfer: the slots serve any size.

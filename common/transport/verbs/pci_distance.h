@@ -1,9 +1,10 @@
 // The distance between two PCI devices, according to sysfs. The distance decides which adapter a
 // GPU uses.
 //
-// `root` is "/" in real use and a made-up tree in tests. The results depend only on its files. Only
-// reading them may block. A device without an entry in sysfs has no distance. Used by the verbs
-// plug-in, by p2p, by the daemon for its GPU report, and by rcuda-doctor.
+// `root` is "/" in real use and a made-up tree in tests. The results depend only on its files.
+// Nothing blocks, except the reading of these files. A device without an entry in sysfs has no
+// distance. Used by the verbs plug-in, by p2p, by the daemon for its GPU report, and by
+// rcuda-doctor.
 #pragma once
 
 #include <compare>
@@ -26,7 +27,7 @@ std::optional<PciDevice> pci_device(const std::filesystem::path& link);
 // Returns the device at a PCI address, written as CUDA writes it ("0000:3B:00.0").
 std::optional<PciDevice> pci_device_at(const std::filesystem::path& root, std::string address);
 
-// The bridges that two devices share, from the root downwards, and the bridges of only one of them.
+// The bridges above both devices, from the root downwards, and the bridges above only one of them.
 struct PciRoute {
   std::vector<std::filesystem::path> shared;
   std::vector<std::filesystem::path> apart;

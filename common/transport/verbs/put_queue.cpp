@@ -108,8 +108,8 @@ Status PutQueue::wait_for_room(MutexLock& lock, size_t staged_bytes, Turn turn) 
   }
 }
 
-// Returns contiguous space. The caller has waited for room for twice the size, because the space
-// may skip the end of the ring.
+// Returns contiguous space. The caller has waited for room for twice the size, because the end of
+// the ring is skipped if the bytes do not fit there.
 std::byte* PutQueue::stage(size_t bytes) {
   const size_t at = staged_ % kStagingBytes;
   if (bytes > kStagingBytes - at) staged_ += kStagingBytes - at;
@@ -178,7 +178,8 @@ Status PutQueue::put(uint64_t offset, std::span<const Bytes> pieces, size_t tota
 
 Status PutQueue::add_put(MutexLock& lock, uint64_t offset, std::span<const Bytes> pieces,
                          size_t total, const std::function<bool()>& wakes, uint32_t immediate) {
-  // Sets splitting_ until the end of this call. Its destructor runs with the lock held.
+  // begin_at() sets splitting_. The destructor clears it at the end of add_put(), with the lock
+  // held.
   struct Split {
     bool* flag = nullptr;
     void begin_at(bool* splitting) { *(flag = splitting) = true; }

@@ -1,11 +1,12 @@
-// PutQueue: the sending half of the command queue pair. Every put becomes one RDMA write.
+// PutQueue: the sending half of the command queue pair. A put becomes one RDMA write, or several if
+// it is larger than a quarter of the staging ring. The queue pair is ordered, so the last word of
+// such a put arrives last.
 //
-// Small puts are sent inline; others are copied into a registered staging ring. (A put larger than
-// a quarter of the ring is split; the queue pair's order keeps its last word last.) One thread at a
+// Small puts are sent inline; others are copied into a registered staging ring. One thread at a
 // time posts. Requests that other threads add meanwhile are then posted as one list, with one
-// doorbell. Only one put per quarter of the queue, or of the ring, requests a completion (is
-// signalled). Only the immediates of the wake protocol consume receives of the peer; verbs_link.cpp
-// bounds their number.
+// doorbell. A put requests a completion (is signalled) only if a quarter of the queue's places, or
+// of the ring's bytes, has been used since the last signalled put. Only the immediates of the wake
+// protocol consume receives of the peer; verbs_link.cpp bounds their number.
 //
 // Within one RDMA write, bytes arrive in ascending order. InfiniBand does not guarantee this, but
 // every RC adapter does it unless relaxed ordering is requested, and the window's registration does
@@ -51,7 +52,7 @@ class PutQueue {
   // `wakes` is called in the order of the puts and decides whether this put carries immediate data.
   Status put(uint64_t offset, std::span<const Bytes> pieces, size_t total,
              const std::function<bool()>& wakes, uint32_t immediate);
-  // Writes bytes to another place of the peer's memory, in order with puts. At most kMaxStaged.
+  // Writes at most kMaxStaged bytes to another place of the peer's memory, in order with puts.
   // `*number`: for confirmed().
   Status put_into(const Target& place, Bytes bytes, uint64_t* number);
   // Polls, and returns whether the peer's adapter has confirmed the write. Also returns true after

@@ -22,11 +22,11 @@
 // kWake, which follows the kAck. So each side has at most one kArm, one kAck and one kWake in
 // flight, and one kFlush at the end. The sixteen posted receives are sufficient.
 //
-// Completions. One put per quarter of the queue, or of the staging ring, is signalled; later puts
-// poll for its completion. A thread that goes to sleep sends a signalled kArm and requests
-// notification of its completion, so a failure of earlier requests is noticed while the thread
-// sleeps. One progress thread sleeps on the completion channel and handles immediates and finished
-// transfers.
+// Completions. A put is signalled if a quarter of the queue's places, or of the staging ring, has
+// been used since the last signalled put; later puts poll for its completion. A thread that goes to
+// sleep sends a signalled kArm and requests notification of its completion, so a failure of earlier
+// requests is noticed while the thread sleeps. One progress thread sleeps on the completion channel
+// and handles immediates and finished transfers.
 #include "common/transport/verbs/verbs_link.h"
 
 #include <cerrno>
@@ -222,7 +222,7 @@ void VerbsLink::read(RegionId region, uint64_t offset, void* local, size_t bytes
   transfer({false, region, offset, static_cast<std::byte*>(local), bytes}, std::move(done));
 }
 
-// Uses the queue pair of the puts, which keeps the order.
+// Uses the queue pair of the puts, so that puts into regions and into the window stay in order.
 Status VerbsLink::put_region(RegionId region, uint64_t offset, Bytes bytes) {
   RCUDA_RETURN_IF_ERROR(check_region_put(bytes.size()));
   const bool for_ever = peer_timeout_.count() == 0;

@@ -3,7 +3,7 @@
 //
 // A disconnected session keeps its devices and its places in the budgets until a client waits for
 // them. Then the daemon ends the session: a session of the waiting client's user before others, and
-// the session with the longest loss first. Plain values.
+// the session that has been disconnected for the longest time first. Plain values.
 #pragma once
 
 #include <chrono>

@@ -1,11 +1,12 @@
-// LeaseRequests: carries out requests of operators about leases of devices (docs/leases.md), and
-// ends leases whose time is over.
+// LeaseRequests: carries out requests about leases of devices (docs/leases.md), and ends leases
+// whose time is over. Operators take, extend and revoke leases. Other users may only list the
+// leases that are for them.
 //
 // Each change is written to the file of leases, the log and the audit, and the clients that waited
 // for the change may start. The sessions of a lease end with the lease.
 //
 // Threads: the daemon's only thread. Blocking: for the file of leases. Errors: those of Leases;
-// kDenied if the client is not an operator; those of the file.
+// kDenied if the request needs an operator; those of the file.
 #pragma once
 
 #include <cstddef>

@@ -1,10 +1,10 @@
 // Reload: reads the settings again while the server runs, after SIGHUP or for an operator.
 //
 // A reload first reads and checks all settings and the files that they name. If one of these is not
-// usable, nothing changes, and one line of the log says why. Then the settings of kReloaded and the
-// table `limits` take effect, and the audit file is opened again, so that a file that was moved
-// away gets no more lines. Other settings that have changed keep their values until the server
-// restarts. The log names the changed settings of both kinds.
+// usable, nothing changes, and one line of the log says why. Otherwise the settings of kReloaded
+// and the table `limits` take effect, and the audit file is opened again, so that a file that was
+// moved away gets no more lines. Other settings that have changed keep their values until the
+// server restarts. The log names the changed settings of both kinds.
 //
 // Sessions and their workers go on as before: with the limits that they were granted, and with the
 // log level of their start. Idle workers are replaced if the log level changes.
