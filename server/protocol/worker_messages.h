@@ -3,7 +3,7 @@
 // message with another number of descriptors.
 //
 //   to a worker     descriptor                    handled by
-//   LedgerMemory    a Ledger of the session's     worker_process.cpp, before a session
+//   LedgerMemory    the Ledger of the session's   worker_process.cpp, before a session
 //                   next allowance
 //   WorkMemory      the session's WorkPage        worker_process.cpp
 //   SessionStart    the client's socket           worker_process.cpp
