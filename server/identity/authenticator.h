@@ -61,7 +61,7 @@ class Authenticator {
   // The users and certificates that settings, files and the user database name.
   struct Trust {
     ServedUsers served;  // operators included
-    // Whether a token is enough for a session. True if the setting users is empty.
+    // Whether a token is enough for a session. True if the setting `users` is empty.
     bool takes_all_tokens = false;
     ServedUsers operators;
     std::optional<identity::Certificate> certificate;

@@ -107,7 +107,8 @@ struct ParkStep {
   // kMove of a parked worker: the page-locked bytes that it may keep. kRest: the milliseconds that
   // its work may take to end. kRoom: the daemon's answer to a ParkAnswer about room (parker.h).
   uint64_t keep = 0;
-  // kSuspend: the ranks of the sessions that are parked together (WorkPage::communicators()).
+  // kSuspend: for each rank of the sessions that are parked together, the tag of its communicator
+  // (WorkPage::communicators()).
   std::vector<uint64_t> tags{};
   std::vector<uint32_t> devices{};  // kPlace, kPlaceBack: the devices, in the session's order
 };
