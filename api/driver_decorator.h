@@ -1,12 +1,12 @@
 // DriverDecorator: a driver's table with overrides of some entries.
 //
-// An override of an entry is a function of a context and the entry's arguments. The override calls
-// the same entry of the table below through the context. The lists of overrides are generated from
-// api/table/driver_overrides.toml. An entry without an override is the pointer of the table below,
-// so it costs nothing more.
+// An override of an entry is a function whose parameters are a Context (an object of the worker,
+// not a CUDA context) and those of the entry. Through the Context, it calls the same entry of the
+// table below. The lists of overrides are generated from api/table/driver_overrides.toml. An entry
+// without an override is the pointer of the table below, so it costs nothing more.
 //
-// The entries of a table are plain functions, so the process has one context of each type: the
-// context of the newest decorator of this type, until that decorator is destroyed.
+// The entries of a table are plain functions, so the process has one Context of each type: the
+// Context of the newest decorator of this type, until that decorator is destroyed.
 // Threads: constructed and destroyed while no thread uses the table. An entry may be called from
 // any thread if its override allows that.
 #pragma once

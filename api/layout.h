@@ -17,7 +17,7 @@ enum class Form : uint8_t {
   kString,
   kBlob,  // a struct
   kArray,
-  kPresent,  // 0: the next items are absent; Item::name is their number as text
+  kPresent,  // 0: the next items are absent; Item::name says how many, as text
   kFlag,
   kRoom,     // the most elements in the reply
   kCreated,  // the id of the created object

@@ -67,7 +67,7 @@ std::optional<Result<Account>> Accounts::find(const AccountKey& key, Clock::time
   }
   if (const auto found = kept_.find(key); found != kept_.end()) {
     const Answer& answer = found->second;
-    // The time counts from the answer of the name service, not from this call.
+    // The age of an answer counts from the time when the name service gave it.
     const auto keep = answer.account.ok() ? Clock::duration(kKeepAccount) : kKeepError;
     if (now < answer.at + keep) return answer.account;
   }

@@ -43,7 +43,7 @@ struct Proof {
   const char* method = "";            // Identity::method
   std::optional<AccountKey> account;  // the user's number or name, once it is known
   std::optional<Roles> roles;         // of the token, if the client has used a token
-  std::optional<uint64_t> check;      // the number of its MUNGE check, until the outcome
+  std::optional<uint64_t> check;      // the number of the MUNGE check in progress
   std::string answer;                 // for the message Authenticated
 };
 
@@ -61,16 +61,16 @@ class Authenticator {
   // The users and certificates that settings, files and the user database name.
   struct Trust {
     ServedUsers served;  // operators included
-    // Whether a token is enough for a session. True if the setting users is empty.
+    // Whether a token is enough for a session. True if the setting `users` is empty.
     bool takes_all_tokens = false;
     ServedUsers operators;
     std::optional<identity::Certificate> certificate;
     std::shared_ptr<const tls::Authorities> authorities;  // null: clients present no certificates
   };
 
-  // Reads the certificate, the authorities, the tokens and the list of users. If `for_others`,
-  // other machines can reach the server, so it needs a certificate, unless allows_anybody(). If
-  // this certificate is missing at the default path, open() makes it, unless kIsLeft.
+  // Reads the certificate, the authorities, the tokens and the list of users. `for_others`: other
+  // machines can reach the server, so it needs a certificate unless allows_anybody(). With kIsMade,
+  // makes the needed certificate if it is missing at the default path.
   enum class MissingKey { kIsMade, kIsLeft };
   Status open(bool for_others, MissingKey missing = MissingKey::kIsMade);
   // Reads the certificate, the authorities and the list of users again, but no tokens. `settings`:
@@ -97,8 +97,8 @@ class Authenticator {
   // The user of this process, such as "root (uid 0)".
   const std::string& own_user() const { return own_user_; }
   // Whether a client may lease devices to others, end their sessions and drain the server. For a
-  // client with a token, the token's roles decide. Other clients that have proved no identity, and
-  // other clients in containers, may not.
+  // client with a token, the token's roles decide. A client without a token must have proved that
+  // its user is an operator, and must not be in a container.
   bool is_operator(const Identity& who) const;
   // The refusal of a client that is not an operator. `what`: its request, such as "drain this
   // server".

@@ -1,7 +1,7 @@
 // The default files of a server's settings, tokens, certificate and leases: in /etc/rcuda if the
 // server runs as root, otherwise in $XDG_CONFIG_HOME/rcuda or ~/.config/rcuda. rcuda-token and
-// rcuda-server must agree. Empty if neither XDG_CONFIG_HOME nor HOME is set. Any thread, while no
-// thread changes the environment.
+// rcuda-server both use these functions, so they use the same files. A path is empty if neither
+// XDG_CONFIG_HOME nor HOME is set. Any thread, while no thread changes the environment.
 #pragma once
 
 #include <cstdint>

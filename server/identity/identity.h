@@ -20,8 +20,8 @@ namespace rcuda::server {
 inline constexpr const char* kContainer = "container socket";
 
 struct Identity {
-  // If the daemon is root, the session runs as this user of this machine. None: the client has
-  // proved its identity, but this machine has no such user.
+  // If the daemon is root, the session runs as this user of this machine. None: the client has a
+  // token, and either this machine has no such user, or the token is not for sessions.
   std::optional<uid_t> uid;
   gid_t gid = 0;              // set together with uid
   std::string user;           // for logs and lists; a number if the user has no name here

@@ -48,12 +48,12 @@ class WorkPage {
   void keep_free(uint32_t device, uint64_t bytes);
   uint64_t kept_free(uint32_t device) const;
   void set_fell_back() { page_->fell_back.store(true, std::memory_order_relaxed); }
-  // When the session ends if it stays idle, in monotonic nanoseconds. kBusy while a command runs,
-  // and if there is no idle_time. 0: the session has not begun.
+  // When the session ends if it stays idle, in monotonic nanoseconds. kBusy: a command runs, or
+  // there is a session_time but no idle_time. 0: there is neither, or the session has not begun.
   static constexpr uint64_t kBusy = ~uint64_t{0};
   void set_idle_end(uint64_t ns) { page_->idle_end.store(ns, std::memory_order_relaxed); }
   uint64_t idle_end() const { return page_->idle_end.load(std::memory_order_relaxed); }
-  // When the session last did something, as of the monotonic clock.
+  // When the worker last executed a command or saw work end, by the monotonic clock.
   void set_used_at(std::chrono::nanoseconds at) {
     page_->used_at.store(static_cast<uint64_t>(at.count()), std::memory_order_relaxed);
   }

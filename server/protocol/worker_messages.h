@@ -3,7 +3,7 @@
 // message with another number of descriptors.
 //
 //   to a worker     descriptor                    handled by
-//   LedgerMemory    a Ledger of the session's     worker_process.cpp, before a session
+//   LedgerMemory    the Ledger of the session's   worker_process.cpp, before a session
 //                   next allowance
 //   WorkMemory      the session's WorkPage        worker_process.cpp
 //   SessionStart    the client's socket           worker_process.cpp
@@ -107,7 +107,8 @@ struct ParkStep {
   // kMove of a parked worker: the page-locked bytes that it may keep. kRest: the milliseconds that
   // its work may take to end. kRoom: the daemon's answer to a ParkAnswer about room (parker.h).
   uint64_t keep = 0;
-  // kSuspend: the ranks of the sessions that are parked together (WorkPage::communicators()).
+  // kSuspend: for each rank of the sessions that are parked together, the tag of its communicator
+  // (WorkPage::communicators()).
   std::vector<uint64_t> tags{};
   std::vector<uint32_t> devices{};  // kPlace, kPlaceBack: the devices, in the session's order
 };

@@ -24,7 +24,7 @@ struct Allowance {
 struct SessionLimits {
   std::chrono::nanoseconds session_time{0};  // 0: no limit
   std::chrono::nanoseconds idle_time{0};     // without a command and without work; 0: no limit
-  // How many priorities of streams above the lowest may be used; none: all that the device has.
+  // How many priorities of streams above the lowest may be used; nullopt: all of the device's.
   std::optional<uint32_t> priorities;
   uint32_t sm_percent = 0;  // share of each device's multiprocessors; 0: all
   // Among sessions that need the same room, the highest number comes first

@@ -27,8 +27,8 @@ constexpr uint32_t kArchitecture = AUDIT_ARCH_X86_64;
 constexpr uint32_t kArchitecture = AUDIT_ARCH_AARCH64;
 #endif
 
-// This list does not know the calls from this number on (462 is mseal, of Linux 6.10). On x86-64
-// they include the calls of x32.
+// The lists below do not cover the calls from this number on (462 is mseal, of Linux 6.10). On
+// x86-64 these include the calls of x32.
 constexpr uint32_t kFirstUnknown = 463;
 
 #ifndef UFFD_USER_MODE_ONLY

@@ -4,7 +4,7 @@
 // the worker would use: calls that leave a process behind (fork, vfork, clone of a process), start
 // a program, look into other processes, enter other namespaces, change mounts, administer the
 // machine (modules, swap, reboot), or use large parts of the kernel that had many holes (io_uring,
-// bpf, keys, perf events). Calls that are newer than the list return ENOSYS, and so does clone3,
+// bpf, keys, perf events). Calls that are newer than Linux 6.10 return ENOSYS, and so does clone3,
 // whose flags a filter cannot read: libraries then use older calls.
 //
 // A door may only use the descriptors that it has or receives: read, write, send without

@@ -5,8 +5,8 @@
 // processes at the same time. The driver reads the limit from the environment when it starts, so a
 // worker is started for one share, as it is for one set of devices. A session cannot change the
 // limit, which holds for all contexts, streams and graphs of the process. Green contexts do not
-// suit: their null stream does not wait for other streams, and without MPS kernels of other
-// processes do not run at the same time (docs/quotas.md has the measurements).
+// suit: their null stream does not wait for other streams. Besides, kernels of several processes do
+// not run at the same time unless the processes use MPS (docs/quotas.md has the measurements).
 //
 // With MPS, a kernel that faults ends the contexts of all clients of MPS on that GPU.
 //
@@ -38,8 +38,8 @@ bool any_mps(const api::DriverTable& driver, const std::vector<SessionDevice>& d
 
 // Checks that the contexts of an idle worker still live: with MPS, another process may have ended
 // them. If the driver does not answer within `patience`, calls `expire`, which by default ends the
-// process. (The EndWatch of the session does not run yet, and a worker that waits for MPS without
-// end would still count as a session.)
+// process. (The EndWatch of the session does not run yet, and a worker that waits forever for MPS
+// would still count as a session.)
 Status check_contexts(const api::DriverTable& driver, const std::vector<SessionDevice>& devices,
                       std::chrono::nanoseconds patience,
                       std::function<void(const Status& why)> expire = {});

@@ -45,9 +45,9 @@ class DaemonListener {
   // server stops, or the connection that is watched has ended.
   Result<FurtherSocket> wait_for_stream(int index, Clock::time_point deadline);
 
-  // `function` is called when a socket arrives that replaces a lost socket, with the index of the
-  // socket, before wait_for_stream() returns the socket. `function` may be empty. Returns when the
-  // previous function cannot run any more.
+  // When a socket arrives that replaces a lost socket, calls `function` with its index. After this
+  // call, wait_for_stream() can return the socket. `function` may be empty. on_replacement()
+  // returns when the previous function cannot run any more.
   void on_replacement(std::function<void(int index)> function);
 
  private:

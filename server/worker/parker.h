@@ -14,8 +14,8 @@
 //                                          kPlaced
 //   kPlaceBack  the driver could not restore the memory on these GPUs. The worker books its memory
 //               on the old GPUs
-//   kWake       a user wants to wake the session, a session of its group wakes, or a session opens
-//               its exported memory
+//   kWake       a user wants to wake the session, a session that was parked together with it wakes,
+//               or a session opens its exported memory
 //                                          kWakeWanted, if it is parked and its quotas have room.
 //                                          Also sent without kWake, if a command needs the GPU
 //   kAwake      the worker's GPU memory is back, and the worker goes on
@@ -27,8 +27,8 @@
 // The driver's way is kParked and kAwake. The worker's own way is kMove (server/executor/movable):
 // a worker at rest moves the memory to the host, and a parked worker moves it back.
 //
-// With oversubscription, a worker also sends requests (docs/parking.md#oversubscription), at any
-// time:
+// With oversubscription (docs/parking.md#oversubscription), a worker also sends messages that
+// answer no step:
 //
 //   kRoomWanted  the device, the bytes that the driver has refused, and the free bytes. The daemon
 //                answers kRoom with 1 when it has made room, or with 0 if it cannot

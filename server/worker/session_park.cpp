@@ -94,7 +94,8 @@ uint64_t SessionLoop::ask_for_room(What what, std::vector<uint64_t> about) {
   }
 }
 
-// Keeps the values that cuMemGetInfo returns while the session is parked.
+// Stores the free and the total memory of each device: cuMemGetInfo returns these values while the
+// session is parked.
 void SessionLoop::remember_memory() {
   memory_info_.clear();
   ContextState* const before = services_.objects.current_context();

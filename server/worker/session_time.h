@@ -1,10 +1,11 @@
 // SessionTime: ends a session that has lasted too long or was idle for too long (SessionLimits).
 // Warns the client before the end.
 //
-// The warning comes a tenth of the limit before the end, at most a minute. Idle means that no
-// command has come and no work was in progress. poll() looks for work only when the time is nearly
-// over, because that takes a query of the driver. If work has ended since the previous poll(), the
-// session counts as used now, so an idle session may get more time than its limit, but never less.
+// The warning comes a tenth of the limit before the end, but no earlier than a minute before it.
+// Idle means that no command has come and no work was in progress. poll() looks for work only when
+// the time is nearly over, because that takes a query of the driver. If work has ended since the
+// previous poll(), the session counts as used now, so an idle session may get more time than its
+// limit, but never less.
 //
 // Threads: last_end() on any thread, because it reads only constants; all other functions on one
 // thread. Blocking: none. Errors: none. Times are nanoseconds of the monotonic clock.

@@ -10,20 +10,21 @@
 //                               missing (api/exports/driver_version.h)
 //   SOFTGPU_NODE                a name that makes this node's devices differ from those of another
 //                               node on the same machine; default none
-//   SOFTGPU_PCIE_GBPS           host link of each device, each direction, in 10^9 bytes/s;
+//   SOFTGPU_PCIE_GBPS           rate of each device's host link, each direction, in 10^9 bytes/s;
 //                               default: not modelled
-//   SOFTGPU_PCIE_LATENCY_US     added to every host-device copy; default 0
-//   SOFTGPU_PEER_GBPS           link between two devices, each direction, in 10^9 bytes/s;
+//   SOFTGPU_PCIE_LATENCY_US     time added to every copy over the host link; default 0
+//   SOFTGPU_PEER_GBPS           rate of copies from a device to other devices, in 10^9 bytes/s;
 //                               default: not modelled
 //   SOFTGPU_CONNECTIONS         queues that a device's streams share, up to 32; default 0: each
 //                               stream has its own
 //   SOFTGPU_THREADS             threads that run blocks, for all devices together, up to 1024;
 //                               default 0: one per core
 //   SOFTGPU_INIT_MS             duration of cuInit, up to 60000; default 0
-//   SOFTGPU_CONTEXT_MS          duration of making a context, one at a time over all processes of
-//                               the machine (start_cost.h); default 0
+//   SOFTGPU_CONTEXT_MS          duration of making a context; all processes of the machine take
+//                               turns (start_cost.h); default 0
 //   SOFTGPU_CONTEXT_END_MS      duration of ending a context, likewise; default 0
-//   SOFTGPU_CONTEXT_MEMORY      device memory of each context: bytes, or with K, M, G or T; default 0
+//   SOFTGPU_CONTEXT_MEMORY      device memory of each context: bytes, or with K, M, G or T;
+//                               default 0
 //   SOFTGPU_MPS                 1: the devices report that NVIDIA's multi-process service serves
 //                               them, and a process has CUDA_MPS_ACTIVE_THREAD_PERCENTAGE percent
 //                               of their multiprocessors; default 0

@@ -271,8 +271,8 @@ CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle) {
   return CUDA_SUCCESS;
 }
 
-// Attaches the primary context of a green context. The usage count of a primary context has no
-// effect.
+// Attaches the current context; for a green context, its primary context. The usage count of a
+// primary context has no effect.
 CUresult CUDAAPI cuCtxAttach(CUcontext* handle, unsigned int flags) {
   std::shared_ptr<Context> context;
   if (CUresult result = check_initialized()) return result;

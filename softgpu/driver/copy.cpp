@@ -188,7 +188,8 @@ void copy_rows(const Layout& to, const Layout& from, size_t width, size_t height
 // A sleep ends late by up to a timer slack, so the last part is spent spinning.
 constexpr auto kTimerSlack = std::chrono::microseconds(80);
 
-// How often a copy that waits for the end of its modelled transfer checks whether its context ends.
+// While a copy waits for the end of its modelled transfer, it checks at this interval whether its
+// context ends.
 constexpr auto kStopLatency = std::chrono::milliseconds(20);
 
 // Waits until `when`, the end of the modelled transfer. False if the context ends first.

@@ -3,9 +3,9 @@
 // Every copy, of any shape, is a CUDA_MEMCPY3D_PEER. When it is queued, its memory types are HOST,
 // DEVICE or ARRAY: resolve_copy() resolves unified addresses and checks that the ranges exist. Host
 // memory outside of all allocations is pageable. As with the real driver, a copy with pageable
-// memory is made before the call returns. Exception: the call only copies the source of a small
-// copy to the device, and the copy runs in stream order. Any thread. execute_* run on the thread
-// that runs the stream, and wait there if the link model is on.
+// memory has ended when the call returns. Exception: for a small copy from pageable memory to the
+// device, the call only reads the source, and the copy runs in stream order. Any thread. execute_*
+// run on the thread that runs the stream, and wait there if the link model is on.
 #pragma once
 
 #include <cstddef>

@@ -27,8 +27,9 @@ class SharedAccount;
 
 inline constexpr int kMaxDevices = 16;
 
-// One direction of a device's link. If the link model is on, transfers queue for the engine and
-// take latency + size / bandwidth. If it is off (bandwidth 0), transfers take no modelled time.
+// One direction of a device's link. Transfers queue for the engine and take latency + size /
+// bandwidth. With a bandwidth of 0, they take only the latency; with a latency of 0, too, the link
+// is not modelled.
 class CopyEngine {
  public:
   CopyEngine(double bytes_per_ns, int64_t latency_ns)

@@ -56,8 +56,8 @@ GraphExec::GraphExec(std::shared_ptr<GraphPlan> plan, std::shared_ptr<Graph> sou
 GraphExec::~GraphExec() {
   std::lock_guard lock(graph_mutex());
   drop_graph(*shape_);
-  // An executable without memory nodes has not set the flag. The graph may have such nodes now, and
-  // another executable may have set the flag.
+  // Only an executable with memory nodes has set the flag. Without such nodes, this executable
+  // must not clear a flag that another executable has set.
   const auto source = source_.lock();
   if (source != nullptr && shape_->has_memory_nodes()) source->memory_instantiated = false;
 }

@@ -14,7 +14,8 @@ using namespace softgpu::driver;
 
 namespace {
 
-// A part has a multiple of this number of multiprocessors, unless it is the whole device.
+// Except for the remainder of a split and the whole device, a part has a multiple of this number of
+// multiprocessors.
 constexpr unsigned kCoscheduled = 8;
 constexpr unsigned kLeast = 2;  // for parts that need not be coscheduled
 

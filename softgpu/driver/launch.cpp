@@ -324,7 +324,8 @@ CUresult CUDAAPI cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launch
   std::vector<KernelOperation> operations(numDevices);
   for (unsigned i = 0; i < numDevices; ++i) {
     const CUDA_LAUNCH_PARAMS& entry = launchParamsList[i];
-    // The default streams belong to the current context and cannot name several devices.
+    // The handles of default streams stand for streams of the current context, not of the entry's
+    // device.
     if (entry.hStream == nullptr || entry.hStream == CU_STREAM_LEGACY ||
         entry.hStream == CU_STREAM_PER_THREAD) {
       return CUDA_ERROR_INVALID_HANDLE;

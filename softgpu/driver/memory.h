@@ -137,7 +137,7 @@ CUresult allocate_device_memory(Context& context, size_t bytes, MemoryKind kind,
 CUresult allocate_host_memory(Context& context, size_t bytes, MemoryKind kind, unsigned flags,
                               CUdeviceptr* address);
 // Releases the resources of an allocation that has been removed from the registry. Waits for copies
-// that still need the memory, except for memory of a pool or graph, which stays in place.
+// that still need the memory, except for memory of a pool or graph, which is freed in stream order.
 void release_memory(Allocation& allocation);
 // The part of release_memory() that waits.
 void wait_for_holds(const Allocation& allocation);

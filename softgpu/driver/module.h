@@ -10,9 +10,9 @@
 //
 // module_api.cpp and library_api.cpp define cuModule*, cuLibrary*, cuLink*, cuKernelGetFunction,
 // cuKernelGetLibrary, cuKernelGetName, cuFuncGetModule, cuFuncGetName, cuFuncLoad and
-// cuFuncIsLoaded. The launch layer defines attributes, parameter info, cache configuration and
-// occupancy of both kinds of handle (cuFuncGetAttribute, cuKernelGetAttribute,
-// cuKernelGetParamInfo, ...) and launches.
+// cuFuncIsLoaded. The launch layer defines the launches, and the calls for attributes, parameter
+// info, cache configuration and occupancy of functions and kernels (cuFuncGetAttribute,
+// cuKernelGetAttribute, cuKernelGetParamInfo, ...).
 #pragma once
 
 #include <array>

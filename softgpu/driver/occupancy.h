@@ -20,8 +20,8 @@ inline constexpr uint32_t kMaxThreadsPerBlock = 1024;
 inline constexpr uint32_t kDefaultSharedBytes = 48 * 1024;  // static and dynamic, without opt-in
 inline constexpr uint32_t kMaxSharedBytesPerBlock = 227 * 1024;  // with opt-in
 
-// The value of CU_FUNC_ATTRIBUTE_NUM_REGS: the interpreter's estimate, but, as with a compiler, no
-// more than a multiprocessor has for the threads of the kernel's largest block.
+// The value of CU_FUNC_ATTRIBUTE_NUM_REGS: the interpreter's estimate. Like a compiler, limits it
+// so that the kernel's largest block fits into a multiprocessor.
 uint32_t registers_per_thread(const exec::Kernel& kernel);
 
 // The most dynamic shared memory that a launch of the function may now request.

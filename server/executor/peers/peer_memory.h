@@ -33,9 +33,9 @@ class PeerMemory {
 
   const api::DriverTable& driver_;
   const WorkCount& work_;
-  // Ranges that were checked. They are valid while only peer copies run, because another command
-  // may free the memory.
-  uint64_t at_ = 0;  // WorkCount::without_holds() at the checks
+  // The checked ranges are valid while only peer copies run, because another command may free the
+  // memory.
+  uint64_t at_ = 0;  // WorkCount::without_holds() when the ranges were checked
   std::array<Range, 4> checked_{};
   size_t next_ = 0;
 };

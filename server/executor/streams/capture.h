@@ -1,6 +1,6 @@
-// The capture state of a stream. Querying a stream in capture, or the legacy stream during a
-// capture, would invalidate the capture, so callers call these functions first. Executor thread
-// only; nothing blocks.
+// The capture state of a stream. cuStreamQuery() would invalidate a capture if it queried a stream
+// in capture, or the legacy stream during a capture. These functions find out whether a stream is
+// in capture, and leave the capture valid. Executor thread only; nothing blocks.
 #pragma once
 
 #include <cuda.h>
