@@ -199,13 +199,13 @@ Result<Leases::Taken> Leases::again(const Lease& lease, const Lease& wish, uint3
   if (!same_job)
     return Status(Code::kInvalidArgument,
                   "the lease id " + lease.id + " belongs to another lease: request another id");
-  return Status(Code::kInvalidArgument, wish.job + " already has lease " + lease.id + ": " +
-                                            (lease.exclusive ? "exclusive, " : "shared, ") +
-                                            (lease.oversubscribes ? "oversubscribed, " : "") +
-                                            devices_text(lease.devices) +
-                                            (lease.user.empty() ? "" : " for user " + lease.user) +
-                                            ". Revoke that lease first, or request the same "
-                                            "devices for the same user");
+  return Status(Code::kInvalidArgument,
+                (wish.job.empty() ? "this request" : wish.job) + " already has lease " + lease.id +
+                    ": " + (lease.exclusive ? "exclusive, " : "shared, ") +
+                    (lease.oversubscribes ? "oversubscribed, " : "") + devices_text(lease.devices) +
+                    (lease.user.empty() ? "" : " for user " + lease.user) +
+                    ". Revoke that lease first, or request the same "
+                    "devices for the same user");
 }
 
 Result<Leases::Taken> Leases::take(Lease wish, uint32_t count, const std::vector<uint32_t>& offered,

@@ -99,7 +99,7 @@ Status Control::resume(const Identity& by) {
   RCUDA_RETURN_IF_ERROR(set_draining(false, by, "as " + by.user + " requested"));
   if (drained_.empty()) return {};
   audit_.control("resume", by, {});
-  RCUDA_INFO("GPU %s no longer drains, as %s requested",
+  RCUDA_INFO("the drain of GPU %s has ended, as %s requested",
              list_of(std::vector<uint32_t>(drained_.begin(), drained_.end())).c_str(),
              by.user.c_str());
   drained_.clear();
