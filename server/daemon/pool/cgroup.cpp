@@ -207,7 +207,7 @@ Status Cgroups::enter_daemon_cgroup() {
 void Cgroups::leave_daemon_cgroup() {
   if (!in_daemon_cgroup_) return;
   in_daemon_cgroup_ = false;
-  // The group takes processes again once its children have no controllers.
+  // The kernel lets processes into the group again only when its children have no controllers.
   for (const std::string& name : controllers_) {
     (void)write_file(path_ + "/cgroup.subtree_control", "-" + name);
   }

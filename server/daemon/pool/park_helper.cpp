@@ -15,7 +15,7 @@ namespace rcuda::server {
 namespace {
 
 // The bounds for longest_move(). The driver moves 2 to 7 GB/s (docs/parking.md). The bounds are
-// generous, because a helper that is killed ends its sessions.
+// generous, because the sessions of a helper that is killed end.
 constexpr auto kLongestStart = std::chrono::seconds(60);
 constexpr uint64_t kLeastBytesPerSecond = 250'000'000;
 

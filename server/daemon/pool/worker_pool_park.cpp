@@ -508,9 +508,10 @@ void WorkerPool::is_awake(Worker& worker) {
   totals_.parked_seconds +=
       static_cast<uint64_t>(std::chrono::floor<std::chrono::seconds>(time).count());
   ++totals_.wakes;
-  RCUDA_INFO("the session of worker %d (%s) is awake after %s, %s", worker.pid,
-             worker.identity.user.c_str(), rounded_time_text(time).c_str(),
-             park.by ? by_text(park.by).c_str() : "because its program needs the GPU");
+  RCUDA_INFO("the session of worker %d (%s) is awake, %s; it was parked for %s", worker.pid,
+             worker.identity.user.c_str(),
+             park.by ? by_text(park.by).c_str() : "because its program needs the GPU",
+             rounded_time_text(time).c_str());
   if (audit_) audit_->control("wake", park.by, static_cast<uint32_t>(worker.pid));
   park.wake_took = Clock::now() - park.since;
   enter(worker, ParkState::kActive);

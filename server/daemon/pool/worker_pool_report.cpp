@@ -11,8 +11,8 @@ namespace rcuda::server {
 
 namespace {
 
-// Clients bring the names of users, so the number of counted users is bounded: all further users,
-// with any medium, count as one.
+// The names of users come from clients, which may send any number of names. So the entries are
+// bounded: all further pairs of user and medium share the entry "others".
 wire::ServerStatus::UserTotals& totals_of(wire::ServerStatus::Totals* totals,
                                           const std::string& user, const std::string& medium) {
   std::vector<wire::ServerStatus::UserTotals>& users = totals->users;
