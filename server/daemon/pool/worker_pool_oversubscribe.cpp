@@ -222,9 +222,9 @@ void WorkerPool::look_later(const std::vector<Worker*>& members, Clock::time_poi
   next_room_ = std::min(next_room_.value_or(at), at);
 }
 
-// Whether the GPUs have room for `members`, sessions that wake together. If not, parks other
-// sessions if `may_displace` is true, and the members keep their claim to the room meanwhile. If no
-// session is parked for them, they look again later.
+// Whether the GPUs have room for `members`, sessions that wake together. If they have none and
+// `may_displace` is true, parks other sessions, and the members keep their claim to the room
+// meanwhile. If no session is parked for them, the members drop the claim and look again later.
 bool WorkerPool::has_room(const std::vector<Worker*>& members, GpuMonitor& monitor,
                           Clock::time_point now, bool may_displace) {
   Park& first = members.front()->park;
@@ -344,10 +344,12 @@ std::set<uint32_t> WorkerPool::moving_devices() const {
   return devices;
 }
 
-// Writes into the WorkPage of each session how many bytes of the session's devices others are about
-// to take: sessions that wake or were granted room, and a worker that starts. An allocation that
-// would not leave these bytes free has to wait (MemoryMeter::give_way()). The bytes are written
-// before the daemon looks for room, and stay until the move, the allocation or the start is over.
+// Writes into the WorkPage of each session how many bytes of its devices must stay free for others:
+// for sessions that wake, look for room to wake, or were granted room, and for a worker that
+// starts. An allocation that would not leave these bytes free has to wait
+// (MemoryMeter::give_way()). The bytes are written before the daemon looks for room. They stay
+// until the wake, the allocation or the start is over, or until a session that found no room waits
+// to look again (look_later()).
 void WorkerPool::keep_room() {
   const auto keeps = [](const Worker& worker) {
     const Park& park = worker.park;

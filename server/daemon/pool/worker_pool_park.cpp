@@ -149,8 +149,9 @@ void WorkerPool::read_park(Worker& worker, const ParkAnswer& answer) {
   }
 }
 
-// The worker reports the bytes that it can move, by device. The daemon accepts at most the size of
-// the device. Sessions that are parked together are always parked by the driver.
+// Chooses the way of parking. The worker has reported the bytes that it can move, by device. The
+// daemon accepts at most the size of the device. Sessions that are parked together are always
+// parked by the driver.
 void WorkerPool::note_way(Worker& worker, const ParkAnswer& at_rest) {
   Park& park = worker.park;
   const std::vector<uint32_t>& devices = worker.session.devices;

@@ -87,7 +87,7 @@ class Nccl {
   // suspend() releases the memory of the communicators before the session is parked
   // (ncclCommSuspend). resume() makes them usable again afterwards. All ranks must take part.
   // `tags`: the tags of all ranks that are parked together, one for each rank. Both call `then` on
-  // the executor thread, with one line about NCCL's error; empty: NCCL has succeeded.
+  // the executor thread. `why`: the reason of a failure, as one line; empty: success.
   using Moved = std::function<void(const std::string& why)>;
   void suspend(const std::vector<uint64_t>& tags, Moved then);
   void resume(Moved then);
