@@ -211,7 +211,7 @@ void Cgroups::leave_daemon_cgroup() {
   for (const std::string& name : controllers_) {
     (void)write_file(path_ + "/cgroup.subtree_control", "-" + name);
   }
-  // A helper of the daemon may still be ending.
+  // Waits for helpers of the daemon that are still ending.
   const std::string leaf = path_ + kDaemon;
   const auto inside = [&] { return words_of(read_text(leaf + "/cgroup.procs")); };
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);

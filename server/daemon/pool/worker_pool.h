@@ -233,9 +233,10 @@ class WorkerPool {
   Status start_failure() const;
   // The start is over: from now on, the pool itself reports the first of several failures.
   void serve() { is_serving_ = true; }
-  // Call it if the pool has no worker for the client. Returns ok if the client should wait. Returns
-  // the failure of the latest start if its reason is lasting (start_failure.h) and concerns the
-  // client, and no other worker for the client is starting. The pool retries after a pause.
+  // Call it if the pool has no worker for the client. Returns the failure of the latest start if
+  // its reason is lasting (start_failure.h), if it concerns the client, and if no other worker for
+  // the client is starting. Otherwise returns ok: the client should wait. The pool retries after a
+  // pause.
   Status lasting_failure(const Waiting& client) const;
 
  private:
@@ -550,7 +551,7 @@ class WorkerPool {
   std::optional<Crash> crash_;
   bool is_serving_ = false;
   bool asked_ = false;     // a client has asked for the devices (find_out())
-  bool asks_nccl_ = true;  // the next worker reports the NCCL of sessions
+  bool asks_nccl_ = true;  // the next worker reports which NCCL sessions get
   int failures_ = 0;       // failed starts in a row
   bool adopts_ = false;
   std::function<bool(pid_t)> is_other_;

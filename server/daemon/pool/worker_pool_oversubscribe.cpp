@@ -1,7 +1,7 @@
 // Oversubscription (docs/parking.md#oversubscription): sessions may hold more memory than their
-// GPUs have. When a session needs room, because its allocation does not fit, because it wakes, or
-// because its worker starts, idle sessions are parked (room_policy.h). All sessions that wait for
-// room are in one queue (wake_waiting()). The start of a worker comes last.
+// GPUs have. Idle sessions are parked (room_policy.h) if an allocation does not fit, or if a
+// session that wakes or a worker that starts needs room. All sessions that wait for room are in one
+// queue (wake_waiting()). The start of a worker comes last.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -23,8 +23,8 @@ constexpr auto kRestPatience = 500ms;
 constexpr auto kIdlePatience = 1s;
 constexpr std::chrono::nanoseconds kStayPatience = 10s;
 // A worker reports the memory of its session only some time after it has answered the program. So
-// for this time after a wish for room, the wish is not refused although the other sessions seem to
-// hold too little memory: they may hold memory that is not reported yet.
+// within this time after a wish for room, the wish is not refused even if the other sessions seem
+// to hold too little memory: they may hold memory that is not reported yet.
 constexpr auto kReportTime = 100ms;
 // The least time between two messages of a worker about room.
 constexpr auto kAskPause = 1ms;
@@ -33,9 +33,9 @@ constexpr auto kAskPause = 1ms;
 constexpr auto kBusyPause = 100ms;
 // How long a worker may take to use the room that was made for it. Other sessions wait meanwhile.
 constexpr auto kUsePatience = 1s;
-// The room that is made for the context of a worker that starts: some 500 MB on an H200, but at
-// most 1/kContextPart of the GPU's memory. If the worker needs more, its next start makes more
-// room.
+// The room that is made for the context of a worker that starts: kContextBytes (a context takes
+// some 500 MB on an H200), but at most 1/kContextPart of the GPU's memory. If a worker needs more,
+// the start of the next worker makes more room.
 constexpr uint64_t kContextBytes = uint64_t{512} << 20;
 constexpr uint64_t kContextPart = 16;
 // Thrashing: within kThrashTime, kThrashCount sessions are displaced too early. A session is

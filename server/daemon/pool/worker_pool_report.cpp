@@ -11,8 +11,8 @@ namespace rcuda::server {
 
 namespace {
 
-// The names of users come from clients, which may send any number of names. So the entries are
-// bounded: all further pairs of user and medium share the entry "others".
+// Clients of a server with --insecure may claim any number of user names. So the number of entries
+// is bounded: all further pairs of user and medium share the entry "others".
 wire::ServerStatus::UserTotals& totals_of(wire::ServerStatus::Totals* totals,
                                           const std::string& user, const std::string& medium) {
   std::vector<wire::ServerStatus::UserTotals>& users = totals->users;

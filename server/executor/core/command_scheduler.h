@@ -105,7 +105,7 @@ class CommandScheduler {
 
   const LoopServices services_;
   const MayWait may_wait_;
-  int behind_ = 0;        // commands allowed to run since a stream was first held
+  int behind_ = 0;        // commands allowed to run since the last time that no stream was held
   bool crowded_ = false;  // may_start() refused the last command because too many streams have work
 };
 
