@@ -76,7 +76,8 @@ class MemoryMeter {
   bool try_take(CUdevice device, uint64_t bytes);
   // To be called before memory is allocated; take() calls it. Waits until kept_free() bytes stay
   // free after the allocation: without these bytes, a session that is waking could not get its
-  // memory back and would be lost.
+  // memory back and would be lost. If the device is not the current one, waits until kept_free() is
+  // 0.
   void give_way(CUdevice device, uint64_t bytes) const;
   void give_way(uint64_t bytes) const;  // on the current device
   // Calls `allocate`, which allocates bytes of a device (nullopt: the current device) with the
