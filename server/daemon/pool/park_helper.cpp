@@ -62,7 +62,7 @@ ParkHelper::ParkHelper(ParkHelper&& other) noexcept
 ParkHelper::~ParkHelper() {
   if (pid_ < 0) return;
   ::kill(pid_, SIGKILL);
-  // A process that is stuck in the driver does not end: stop waiting for it.
+  // Waits for a second at most, because a process that is stuck in the driver does not end.
   for (int i = 0; i < 100 && ::waitpid(pid_, nullptr, WNOHANG) == 0; ++i) ::usleep(10'000);
 }
 

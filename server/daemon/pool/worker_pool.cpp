@@ -441,7 +441,7 @@ void WorkerPool::read_start(Worker& worker, ToDaemon message) {
 bool WorkerPool::reap(Worker& worker) {
   int status = 0;
   const bool reaped = ::waitpid(worker.pid, &status, WNOHANG) != 0;
-  // A debugger gets the status first, and usually passes it on immediately.
+  // A debugger of the worker gets the status first, and usually passes it on immediately.
   if (!reaped && !worker.is(State::kEnded)) {
     const Clock::time_point now = Clock::now();
     if (!worker.held_since) worker.held_since = now;

@@ -52,8 +52,8 @@ bool WorkerPool::is_oversubscribed(const Worker& worker) const {
          (worker.identity.lease.empty() || worker.identity.lease_oversubscribes);
 }
 
-// A worker of an oversubscribed session may ask for room at any time, but not so often that it
-// keeps the daemon busy.
+// Whether the daemon reads the worker's messages now. A worker of an oversubscribed session may ask
+// for room at any time, but not so often that it keeps the daemon busy.
 bool WorkerPool::reads(const Worker& worker) const {
   return worker.reads_reports || (worker.is(State::kBusy) && settings_.oversubscribe.get() > 1 &&
                                   Clock::now() >= worker.park.asks_from);

@@ -63,7 +63,7 @@ class Nccl {
   // too many communicators exist.
   std::shared_ptr<NcclCommunicator> create(const NcclStep& step, bool blocking);
   // Returns the tag of the communicator that the next ncclCommGrow makes from this one; 0: unknown.
-  // NCCL makes no second id before this growth.
+  // The tag belongs to one unique id, because NCCL makes no second id before this growth.
   static uint64_t next_grown_tag(const NcclCommunicator& parent);
   const std::string& apart() const { return settings_.apart; }  // see NcclSettings
   // Returns the reason why NCCL may not connect to the address that the id names, as a line for the
