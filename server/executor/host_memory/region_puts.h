@@ -64,8 +64,8 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
   // replies.
   static constexpr size_t kMostBytes = 4 * transport::kMaxRegionPut;
   // The most bytes that all larger copies in progress may have together, over media with
-  // orders_writes. Later messages to the client wait for these bytes: 0.4 ms at 10 GB/s, 34 ms at 1
-  // Gb/s.
+  // orders_writes. Later messages to the client wait for these bytes: 0.4 ms at 10 GB/s, 34 ms at
+  // 1 Gb/s.
   static constexpr size_t kMostInOrder = 4u << 20;
 
   // `marks`: zeroed page-locked memory for the GPU-written words. Each stream with copies in
