@@ -32,10 +32,10 @@ Result<LoadedDriver> load_driver(const std::string& choice,
                                  const std::vector<std::string>& nvidia_nodes = {});
 
 // Returns this process's environment, changed for a worker: without LD_PRELOAD; without the folders
-// of LD_LIBRARY_PATH in which libcuda.so.1 is rcuda's client library; with `more` added or
-// replaced; with CUDA_DEVICE_MAX_CONNECTIONS no less than kConnections; without
-// CUDA_LAUNCH_BLOCKING, because the executor thread serves all commands and must not wait for a
-// kernel.
+// of LD_LIBRARY_PATH in which libcuda.so.1 is rcuda's client library; with the variables of `more`,
+// which replace variables of the same name; with CUDA_DEVICE_MAX_CONNECTIONS no less than
+// kConnections; without CUDA_LAUNCH_BLOCKING, because the executor thread serves all commands and
+// must not wait for a kernel.
 std::vector<std::string> worker_environment(const std::vector<std::string>& more);
 
 // The value of CUDA_DEVICE_MAX_CONNECTIONS for workers: the number of queues that NVIDIA's driver

@@ -20,7 +20,7 @@
 namespace rcuda::server {
 namespace {
 
-constexpr char kVariable[] = "RCUDA_SERVER_CARRIED";  // the number of the state's descriptor
+constexpr char kVariable[] = "RCUDA_SERVER_CARRIED";  // the descriptor of the carried state
 
 std::vector<std::string> texts_of(char* const* list) {
   std::vector<std::string> texts;

@@ -1,14 +1,14 @@
 // The successor: another build of the server's binary, which the daemon executes in its own
-// process. Its sessions go on. An upgrade of the package replaces the binary's file. The next
-// reload executes the new file.
+// process. The server's sessions go on. When an upgrade of the package has replaced the binary's
+// file, the next reload executes the new file.
 //
 //   old build   find_successor(), then check_successor(): the new build reads the settings and the
 //               state that the old build carries (carried_state.h), and reports whether it
 //               understands both
 //               waits until no client connects or waits for a session
-//               check_successor() again, execute_successor(); look-ups in progress in the daemon's
-//               other threads are lost
-//   new build   take_carried() at its start; the daemon restores what it has carried
+//               check_successor() again, execute_successor(). This ends the daemon's other threads,
+//               with their look-ups of users and checks of credentials
+//   new build   take_carried() at its start; the daemon restores this state
 //
 // Threads: the daemon's main thread. Blocking: check_successor(), until the new build has read its
 // settings, for kLongestCheck at most. Errors: check_successor() names the binary and the remedy;

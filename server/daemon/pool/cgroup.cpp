@@ -207,11 +207,11 @@ Status Cgroups::enter_daemon_cgroup() {
 void Cgroups::leave_daemon_cgroup() {
   if (!in_daemon_cgroup_) return;
   in_daemon_cgroup_ = false;
-  // The group takes processes again once its children have no controllers.
+  // The kernel lets processes into the group again only when its children have no controllers.
   for (const std::string& name : controllers_) {
     (void)write_file(path_ + "/cgroup.subtree_control", "-" + name);
   }
-  // A helper of the daemon may still be ending.
+  // Waits for helpers of the daemon that are still ending.
   const std::string leaf = path_ + kDaemon;
   const auto inside = [&] { return words_of(read_text(leaf + "/cgroup.procs")); };
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);

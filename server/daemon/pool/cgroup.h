@@ -35,9 +35,9 @@ struct CgroupLimits {
   uint64_t cpu_weight = 0;
 };
 
-// The counts of memory.events for killed processes.
+// What the group's memory.events reports about a lack of memory.
 struct OutOfMemory {
-  uint64_t kills = 0;
+  uint64_t kills = 0;       // processes that the kernel has killed
   uint64_t limit_hits = 0;  // allocations that failed because of the group's own limit
 };
 OutOfMemory parse_memory_events(std::string_view text);

@@ -52,7 +52,7 @@ class DeviceSets {
 
  private:
   const Settings& settings_;
-  const bool hides_nodes_;  // workers can have a /dev of their own
+  const bool hides_nodes_;  // workers get a /dev of their own
   bool known_;
   std::vector<DeviceScope::Device> devices_;  // empty: all
   std::list<std::vector<uint32_t>> recent_;   // keys of sessions, latest first

@@ -15,7 +15,7 @@ namespace rcuda::server {
 namespace {
 
 // The bounds for longest_move(). The driver moves 2 to 7 GB/s (docs/parking.md). The bounds are
-// generous, because a helper that is killed ends its sessions.
+// generous, because the sessions of a helper that is killed end.
 constexpr auto kLongestStart = std::chrono::seconds(60);
 constexpr uint64_t kLeastBytesPerSecond = 250'000'000;
 
@@ -62,7 +62,7 @@ ParkHelper::ParkHelper(ParkHelper&& other) noexcept
 ParkHelper::~ParkHelper() {
   if (pid_ < 0) return;
   ::kill(pid_, SIGKILL);
-  // A process that is stuck in the driver does not end: stop waiting for it.
+  // Waits for a second at most, because a process that is stuck in the driver does not end.
   for (int i = 0; i < 100 && ::waitpid(pid_, nullptr, WNOHANG) == 0; ++i) ::usleep(10'000);
 }
 

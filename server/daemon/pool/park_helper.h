@@ -36,7 +36,8 @@ class ParkHelper {
 
   // `bytes`: the number of bytes that the helper moves. A helper that takes longer than
   // longest_move() is killed.
-  // `moves`: for kWake. `environment`: the variables that the workers have besides the settings.
+  // `moves`: the GPUs that change, for kWake. `environment`: the variables that the workers have
+  // besides the settings.
   static Result<ParkHelper> start(const Settings& settings, ParkTask task,
                                   std::vector<pid_t> workers, uint64_t bytes, const GpuMoves& moves,
                                   const std::vector<std::string>& environment);
@@ -67,7 +68,7 @@ class ParkHelper {
   UniqueFd process_;  // pidfd
   UniqueFd says_;     // the helper's stdout
   Clock::time_point deadline_;
-  bool is_late_ = false;  // killed at the deadline; the outcome is reported
+  bool is_late_ = false;  // killed at the deadline, which poll() has reported
 };
 
 }  // namespace rcuda::server

@@ -27,7 +27,7 @@ enum class ParkState : uint8_t {
   kActive,
   kResting,     // the daemon has asked the session's worker to come to rest
   kSuspending,  // NCCL releases the memory of the session's communicators
-  kMeasuring,   // kDriver: until NVML reports how much memory the worker has on its GPUs
+  kMeasuring,   // kDriver: NVML has yet to report the worker's memory on its GPUs
   kParking,     // a helper, or the worker, moves the memory to the host
   kParked,
   kWaiting,  // the session waits for room on its GPUs, or for other sessions that wake

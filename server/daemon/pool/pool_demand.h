@@ -32,7 +32,7 @@ class PoolDemand {
 
   // `least`: the number of idle workers without demand; 0: the pool never has idle workers. `most`:
   // the highest number of idle workers; a value below `least` counts as `least`. `keep`: how long
-  // the pool stays large.
+  // the pool stays large after many clients came.
   PoolDemand(size_t least, size_t most, std::chrono::nanoseconds keep)
       : least_(least), most_(least ? std::max(least, most) : 0), keep_(keep) {}
 

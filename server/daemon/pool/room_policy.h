@@ -24,8 +24,8 @@ struct RoomCandidate {
   uint32_t priority = 0;
   RoomTime used_at;      // when the session was last used
   RoomTime stays_until;  // until then the session stays, because it woke lately
-  RoomTime busy_until;   // until then the session is not asked again: it had work
-  DeviceBytes bytes;     // that its park would free
+  RoomTime busy_until;   // until then the session is not tried: it had work, or is being parked
+  DeviceBytes bytes;     // the bytes that its park would free
 };
 
 struct RoomNeed {

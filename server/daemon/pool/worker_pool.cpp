@@ -94,8 +94,8 @@ size_t WorkerPool::count(State state) const {
                                            [&](const Worker& w) { return w.is(state); }));
 }
 
-// A session runs code of its client, so a worker of a server of root first becomes the client's
-// user. This machine must therefore know the user's uid.
+// A session runs code of its client. So if the server runs as root, the worker first becomes the
+// client's user, and this machine must know the user's uid.
 Status WorkerPool::check_user(const Identity& identity) {
   if (identity.groups.size() > SessionGrant::kMostGroups) {
     return Status(Code::kInvalidArgument, "user " + identity.user + " is in " +
@@ -441,7 +441,7 @@ void WorkerPool::read_start(Worker& worker, ToDaemon message) {
 bool WorkerPool::reap(Worker& worker) {
   int status = 0;
   const bool reaped = ::waitpid(worker.pid, &status, WNOHANG) != 0;
-  // A debugger gets the status first, and usually passes it on immediately.
+  // A debugger of the worker gets the status first, and usually passes it on immediately.
   if (!reaped && !worker.is(State::kEnded)) {
     const Clock::time_point now = Clock::now();
     if (!worker.held_since) worker.held_since = now;

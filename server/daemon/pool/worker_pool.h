@@ -222,20 +222,21 @@ class WorkerPool {
   // The report of the latest ready worker that has all of the server's devices.
   const WorkerReady& offer() const { return offer_; }
   // Call it when a client asks for the devices. If no worker has reported them yet, the next
-  // refill() starts a worker, also if the settings want no idle workers. That worker ends when it
-  // has reported them.
+  // refill() starts a worker. If the settings want no idle workers, this worker ends when it has
+  // reported the devices.
   void find_out() { asked_ = true; }
   bool finding_out() const { return asked_ && !ever_ready() && last_failure_.ok(); }
   // Why the latest worker did not start; ok if it did.
   const Status& last_failure() const { return last_failure_; }
-  // The same failure, for the server's start: kInvalidArgument with the origin of the setting, if a
-  // setting is the reason. The caller reports it.
+  // last_failure() for the start of the server. If a setting is the reason, returns
+  // kInvalidArgument and names the setting's origin. The caller reports the failure.
   Status start_failure() const;
   // The start is over: from now on, the pool itself reports the first of several failures.
   void serve() { is_serving_ = true; }
-  // Call it if the pool has no worker for the client. Returns ok if the client should wait. Returns
-  // the failure of the latest start if its reason is lasting (start_failure.h) and concerns the
-  // client, and no other worker for the client is starting. The pool retries after a pause.
+  // Call it if the pool has no worker for the client. Returns the failure of the latest start if
+  // its reason is lasting (start_failure.h), if it concerns the client, and if no other worker for
+  // the client is starting. Otherwise returns ok: the client should wait. The pool retries after a
+  // pause.
   Status lasting_failure(const Waiting& client) const;
 
  private:
@@ -255,7 +256,7 @@ class WorkerPool {
     Clock::time_point since, parked_at;  // `since`: when it entered this state
     Clock::time_point waits_since;       // when it entered kWaiting before this wake
     ParkWay way = ParkWay::kDriver;
-    std::map<uint32_t, uint64_t> bytes;  // that the park moves, by device
+    std::map<uint32_t, uint64_t> bytes;  // the bytes that the park moves, by device
     uint64_t kept = 0;   // bytes of host memory that the worker keeps for its next park
     uint64_t keeps = 0;  // the value of `kept` after the wake in progress
 
@@ -271,7 +272,7 @@ class WorkerPool {
     Clock::time_point awake_at{};             // when the session last woke
     uint64_t tried_at = kNeverTried;          // WorkPage::used_at() when park_after last tried
     std::optional<Clock::time_point> try_at;  // when park_after tries again
-    Clock::time_point room_asked;             // only samples of NVML after this time count
+    Clock::time_point room_asked;  // when to look for room; earlier samples of NVML do not count
     bool keeps_room = false;  // other sessions must leave it room to wake (keep_room())
     bool is_broken = false;   // a park or wake failed, so the session ends
     // A permutation: where the memory of each GPU goes when the session wakes. Empty: back to its
@@ -288,7 +289,7 @@ class WorkerPool {
       std::optional<Clock::time_point> refuse_at{}, granted_at{};
     };
     std::optional<Wish> wish;  // the worker waits for room, in the middle of a command
-    bool is_hopeless = false;  // parking all other sessions would not make enough room
+    bool is_hopeless = false;  // no room can be made for the session now, so it claims no devices
     // The worker that needs the room for which the session is being parked. 0: none. kNewWorker: a
     // worker that starts.
     static constexpr pid_t kNewWorker = -1;
@@ -316,7 +317,7 @@ class WorkerPool {
     bool reads_reports = true;  // true at the worker's start, and while parking needs answers
     WorkerLog log;
     Base base;
-    wire::ServerStatus::Session session;  // of the worker's session, as most members below
+    wire::ServerStatus::Session session;  // like most members below, about the worker's session
     uint8_t token[16] = {};               // SessionStart::token
     wire::AttachName name{};              // attach_name() of the token
     // By Attach::index: the least Attach::attempt that is still valid.
@@ -338,7 +339,7 @@ class WorkerPool {
     // When to act without an event. Busy: to enforce limits of time, and to send lost_ranks. Ended:
     // to call waitpid().
     Clock::time_point look_at{};
-    std::optional<Clock::time_point> held_since;  // the worker ended then; a debugger holds it
+    std::optional<Clock::time_point> held_since;  // when it ended, if a debugger holds its process
     std::optional<Clock::time_point> kill_at;     // when the worker is killed, if it still runs
     std::string fallback;                         // Hello::fallback
     std::string ended_by;                         // the daemon's reason, for the audit
@@ -503,7 +504,9 @@ class WorkerPool {
   Audit* audit_ = nullptr;
   const Bases bases_;
   const uint16_t port_;
-  uint32_t doublings_;  // of the bases' size: for this machine's GPUs, or more if drivers need more
+  // How often the bases' size is doubled: as this machine's GPUs need, or more often if a driver
+  // needs more.
+  uint32_t doublings_;
   DeviceSets device_sets_;
   PoolDemand demand_;
   std::unique_ptr<Cgroups> cgroups_;  // null: each process has limits of its own instead
@@ -533,7 +536,7 @@ class WorkerPool {
   Status last_failure_;
   // The setting that kept the latest worker from starting; null: another reason.
   const config::SettingBase* failed_setting_ = nullptr;
-  // Set if the failure is lasting: the devices and the share of the worker that failed.
+  // Set if last_failure_ is lasting: the devices and the share of the worker that failed to start.
   struct LastingFailure {
     DeviceSets::Key devices;
     uint32_t sm_percent = 0;
@@ -548,7 +551,7 @@ class WorkerPool {
   std::optional<Crash> crash_;
   bool is_serving_ = false;
   bool asked_ = false;     // a client has asked for the devices (find_out())
-  bool asks_nccl_ = true;  // the next worker reports the NCCL of sessions
+  bool asks_nccl_ = true;  // the next worker reports which NCCL sessions get
   int failures_ = 0;       // failed starts in a row
   bool adopts_ = false;
   std::function<bool(pid_t)> is_other_;

@@ -37,8 +37,8 @@ bool WorkerPool::ends_again(const Worker& worker, std::optional<int> status) {
   return again;
 }
 
-// Returns when to try again, because the socket of a worker that reads too slowly may be full.
-// Returns max() if nothing is left to send.
+// Sends the worker its lost_ranks. Returns when to try again if the worker's socket is full, and
+// max() if nothing is left to send.
 WorkerPool::Clock::time_point WorkerPool::send_lost_ranks(Worker& worker) {
   if (worker.lost_ranks.empty()) return Clock::time_point::max();
   const Clock::time_point now = Clock::now();

@@ -48,8 +48,8 @@ size_t WorkerPool::young(Clock::time_point now) const {
 
 Base WorkerPool::choose_base(const wire::Hello* hello) const {
   // Chooses the base with the fewest starting or idle workers, so that idle workers have different
-  // bases. Takes a smaller base if the client leaves no base of the size in which drivers are known
-  // to start.
+  // bases. Drivers are known to start in bases with `doublings_` doublings. If the client's other
+  // servers use all of these, takes a smaller base.
   for (uint32_t doublings = doublings_;; --doublings) {
     std::optional<Base> best;
     size_t fewest = ~size_t{0};

@@ -1,7 +1,6 @@
-// The steps of each park, of one session or of several that are parked together: sessions that
-// share memory or events, and sessions with ranks of one NCCL communicator. Each of these sessions
-// takes a step of parking only when all of them can, and one helper moves the memory of all. If one
-// of them cannot be parked, none is parked.
+// The steps of a park. Sessions that share memory or events, and sessions with ranks of one NCCL
+// communicator, are parked together: each takes a step of parking only when all of them can, and
+// one helper moves the memory of all. If one of them cannot be parked, none is parked.
 #include <algorithm>
 #include <string>
 #include <unordered_set>
@@ -17,7 +16,7 @@ namespace {
 // How long sessions at rest wait for the other sessions of their group. Their programs may wait
 // meanwhile.
 constexpr auto kLongestRest = std::chrono::seconds(5);
-// How long NCCL may take to release its memory, which needs all ranks.
+// How long NCCL may take to release its memory. NCCL needs all ranks of a communicator for that.
 constexpr auto kLongestSuspend = std::chrono::minutes(1);
 // The most lookups that may wait until one parked session is awake.
 constexpr size_t kMostCallers = 64;

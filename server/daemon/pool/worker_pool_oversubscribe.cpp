@@ -1,7 +1,7 @@
 // Oversubscription (docs/parking.md#oversubscription): sessions may hold more memory than their
-// GPUs have. When a session needs room, because its allocation does not fit, because it wakes, or
-// because its worker starts, idle sessions are parked (room_policy.h). All sessions that wait for
-// room are in one queue (wake_waiting()). The start of a worker comes last.
+// GPUs have. Idle sessions are parked (room_policy.h) if an allocation does not fit, or if a
+// session that wakes or a worker that starts needs room. All sessions that wait for room are in one
+// queue (wake_waiting()). The start of a worker comes last.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -23,8 +23,8 @@ constexpr auto kRestPatience = 500ms;
 constexpr auto kIdlePatience = 1s;
 constexpr std::chrono::nanoseconds kStayPatience = 10s;
 // A worker reports the memory of its session only some time after it has answered the program. So
-// for this time after a wish for room, the wish is not refused although the other sessions seem to
-// hold too little memory: they may hold memory that is not reported yet.
+// within this time after a wish for room, the wish is not refused even if the other sessions seem
+// to hold too little memory: they may hold memory that is not reported yet.
 constexpr auto kReportTime = 100ms;
 // The least time between two messages of a worker about room.
 constexpr auto kAskPause = 1ms;
@@ -33,9 +33,9 @@ constexpr auto kAskPause = 1ms;
 constexpr auto kBusyPause = 100ms;
 // How long a worker may take to use the room that was made for it. Other sessions wait meanwhile.
 constexpr auto kUsePatience = 1s;
-// The room that is made for the context of a worker that starts: some 500 MB on an H200, but at
-// most 1/kContextPart of the GPU's memory. If the worker needs more, its next start makes more
-// room.
+// The room that is made for the context of a worker that starts: kContextBytes (a context takes
+// some 500 MB on an H200), but at most 1/kContextPart of the GPU's memory. If a worker needs more,
+// the start of the next worker makes more room.
 constexpr uint64_t kContextBytes = uint64_t{512} << 20;
 constexpr uint64_t kContextPart = 16;
 // Thrashing: within kThrashTime, kThrashCount sessions are displaced too early. A session is
@@ -52,8 +52,8 @@ bool WorkerPool::is_oversubscribed(const Worker& worker) const {
          (worker.identity.lease.empty() || worker.identity.lease_oversubscribes);
 }
 
-// A worker of an oversubscribed session may ask for room at any time, but not so often that it
-// keeps the daemon busy.
+// Whether the daemon reads the worker's messages now. A worker of an oversubscribed session may ask
+// for room at any time, but not so often that it keeps the daemon busy.
 bool WorkerPool::reads(const Worker& worker) const {
   return worker.reads_reports || (worker.is(State::kBusy) && settings_.oversubscribe.get() > 1 &&
                                   Clock::now() >= worker.park.asks_from);
@@ -222,9 +222,9 @@ void WorkerPool::look_later(const std::vector<Worker*>& members, Clock::time_poi
   next_room_ = std::min(next_room_.value_or(at), at);
 }
 
-// Whether the GPUs have room for `members`, sessions that wake together. If not, parks other
-// sessions if `may_displace` is true, and the members keep their claim to the room meanwhile. If no
-// session is parked for them, they look again later.
+// Whether the GPUs have room for `members`, sessions that wake together. If they have none and
+// `may_displace` is true, parks other sessions, and the members keep their claim to the room
+// meanwhile. If no session is parked for them, the members drop the claim and look again later.
 bool WorkerPool::has_room(const std::vector<Worker*>& members, GpuMonitor& monitor,
                           Clock::time_point now, bool may_displace) {
   Park& first = members.front()->park;
@@ -344,10 +344,12 @@ std::set<uint32_t> WorkerPool::moving_devices() const {
   return devices;
 }
 
-// Writes into the WorkPage of each session how many bytes of the session's devices others are about
-// to take: sessions that wake or were granted room, and a worker that starts. An allocation that
-// would not leave these bytes free has to wait (MemoryMeter::give_way()). The bytes are written
-// before the daemon looks for room, and stay until the move, the allocation or the start is over.
+// Writes into the WorkPage of each session how many bytes of its devices must stay free for others:
+// for sessions that wake, look for room to wake, or were granted room, and for a worker that
+// starts. An allocation that would not leave these bytes free has to wait
+// (MemoryMeter::give_way()). The bytes are written before the daemon looks for room. They stay
+// until the wake, the allocation or the start is over, or until a session that found no room waits
+// to look again (look_later()).
 void WorkerPool::keep_room() {
   const auto keeps = [](const Worker& worker) {
     const Park& park = worker.park;

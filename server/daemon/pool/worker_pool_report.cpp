@@ -11,8 +11,8 @@ namespace rcuda::server {
 
 namespace {
 
-// Clients bring the names of users, so the number of counted users is bounded: all further users,
-// with any medium, count as one.
+// Clients of a server with --insecure may claim any number of user names. So the number of entries
+// is bounded: all further pairs of user and medium share the entry "others".
 wire::ServerStatus::UserTotals& totals_of(wire::ServerStatus::Totals* totals,
                                           const std::string& user, const std::string& medium) {
   std::vector<wire::ServerStatus::UserTotals>& users = totals->users;

@@ -7,8 +7,8 @@
 namespace rcuda::server {
 
 std::optional<LostClient> WorkerPool::lost_client(const Worker& worker) {
-  // A worker that has reported the end of its session hangs in the driver if it still runs after
-  // this time.
+  // A worker that still runs this long after it has reported the end of its session hangs in the
+  // driver.
   constexpr uint64_t kExitsNs = 10'000'000'000;
   const auto lost_for = lost_seconds(worker);
   const uint64_t over_at = worker.work ? worker.work->over_at() : 0;

@@ -3,7 +3,7 @@
 //   Starting --WorkerReady--> Idle --session--> Busy
 //   Starting --StartFailure, or not needed--> Stopping
 //   Starting --start timeout--> Hanging
-//   Idle --not needed, or takes no session--> Stopping
+//   Idle --not needed, or did not receive its session--> Stopping
 //   any but Ended --its process ends, or the server leaves it behind--> Ended
 //
 // A session is over when its worker leaves Busy, for any reason: WorkerPool::enter() then counts

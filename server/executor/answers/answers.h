@@ -1,9 +1,9 @@
 // Answers: sends everything that a session reports to its client: replies, completion words, the
 // error word and events.
 //
-// Answers are sent in the order in which these functions are called. A sticky error is put into the
-// error word before its answer is sent, so that the client's next Session::post() finds the error
-// as well. A broken Link is not reported here; the session loop notices it.
+// Answers are sent in the order in which these functions are called. If an answer reports a sticky
+// error, the error word gets the error first, so that the client's next Session::post() finds it as
+// well. A broken Link is not reported here; the session loop notices it.
 // Threads: reply(), before_waits_end() and end_wait() on the executor thread, all other functions
 // on any thread. Blocking: as Link::put(); for events see EventSink.
 #pragma once

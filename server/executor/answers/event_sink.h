@@ -2,9 +2,8 @@
 // (common/wire/protocol.h).
 //
 // Threads: any (the executor thread, the output reader, the driver's callback threads). Blocking:
-// each call blocks while the ring is full, until the client takes an event or the Link breaks;
-// notice() and try_output() never block.
-// Errors: those of the Link.
+// notice() and try_output() never block. Each other call blocks while the ring is full, until the
+// client takes an event or the Link breaks. Errors: those of the Link.
 #pragma once
 
 #include <cstddef>

@@ -68,9 +68,9 @@ class CommandScheduler {
   uint64_t due() const { return services_.pace.limits() ? services_.pace.until() : 0; }
 
   // Whether the call must be postponed, because the driver would wait for the device in it. If so,
-  // makes the call's context current. Only calls with an answer are postponed. Before posted
-  // commands the client waits (await_idle() of client/route/find_route.h); the handlers that unload
-  // modules postpone the driver's call themselves.
+  // makes the call's context current. Only calls with an answer are postponed. Before a posted
+  // command of this kind, the client itself waits (await_idle() of client/route/find_route.h). The
+  // handlers that unload modules postpone the driver's call themselves.
   bool must_postpone(const wire::CommandHeader& header) {
     return header.call != 0 && api::traits_of(header.opcode).waits_for_device &&
            services_.objects.make_current(header.context) == CUDA_SUCCESS &&
@@ -105,7 +105,7 @@ class CommandScheduler {
 
   const LoopServices services_;
   const MayWait may_wait_;
-  int behind_ = 0;        // commands allowed to run since a stream was first held
+  int behind_ = 0;        // commands allowed to run since the last time that no stream was held
   bool crowded_ = false;  // may_start() refused the last command because too many streams have work
 };
 

@@ -81,7 +81,7 @@ inline CopySide destination_of(const CUDA_MEMCPY3D& copy) {
 inline std::optional<CopyRange> range_of(const CopySide& side, const CopyExtent& extent) {
   if (extent.empty()) return CopyRange{side.base, 0};
   if (side.pitch_bytes == 0 || side.height == 0) return std::nullopt;
-  // Products of three 64-bit numbers do not fit into 128 bits. No real copy has such numbers.
+  // Products of three numbers up to this limit fit into 128 bits. No real copy has larger numbers.
   constexpr uint64_t kLimit = 1ull << 40;
   for (const uint64_t number : {side.pitch_bytes, side.height, side.x_bytes, side.y, side.z,
                                 extent.width_bytes, extent.height, extent.depth}) {

@@ -95,7 +95,7 @@ struct GraphCopies::Steps {
   CUgraphNode node = nullptr;  // the copy, in the graph that the executable was made from
   size_t position = 0;         // among that graph's copies
   bool has_before = false, has_after = false;  // host nodes that work before, after the copy
-  Mutex mutex;                                 // guards both sides once the executable exists
+  Mutex mutex;  // guards `source` and `destination` once the executable exists
   SideWork source, destination;
   Step before_copy{this, false}, after_copy{this, true};
 

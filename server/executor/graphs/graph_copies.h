@@ -1,5 +1,5 @@
-// GraphCopies: the work around a graph's copy if its host memory is a shadow (host_memory.h), or a
-// stand-in for pageable memory of the client (client/copy/stand_in.h).
+// GraphCopies: the work that copies in graphs need if their host memory is a shadow (host_memory.h)
+// or a stand-in for pageable memory of the client (client/copy/stand_in.h).
 //
 // The application's graph has only the copy node that it would have locally, and the driver answers
 // all queries about it. The executable needs more. The bytes of a shadow must arrive over the Link

@@ -47,7 +47,7 @@ CUresult translate(LaunchServices& services, CUlaunchAttribute* attribute) {
   }
 }
 
-// `separate`, `packed`: the parameters, as cuLaunchKernel takes them.
+// `separate`, `packed`: the arguments kernelParams and extra of cuLaunchKernel.
 CUresult launch_with_attributes(LaunchServices& services, const wire::LaunchBody& body,
                                 std::span<const std::byte> attribute_bytes, CUfunction function,
                                 CUstream stream, void** separate, void** packed) {

@@ -334,8 +334,8 @@ HandlerResult nccl_part(NcclServices& services, const Command& command,
 
 namespace {
 
-// No call waits for the operation, so the communicator keeps the operation's error. The first error
-// of a communicator also becomes the session's error.
+// No call waits for a posted operation, so the communicator keeps the operation's error. The first
+// error of a communicator also becomes the session's error.
 void note_error(NcclServices& services, const NcclBatch& batch, nccl::ResultCode result) {
   std::vector<NcclCommunicator*> first;
   for (const NcclStep& step : batch.steps) {

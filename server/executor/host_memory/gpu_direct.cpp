@@ -35,7 +35,7 @@ struct Probe {
     if (memory) driver.cuMemFree_v2(memory);
   }
 
-  // Creates the parts that do not exist yet.
+  // Makes the memory and the stream, except those that an earlier call has made.
   Status make() {
     if (stream) return {};
     if (!memory) {

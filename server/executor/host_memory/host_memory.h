@@ -26,8 +26,8 @@
 
 namespace rcuda::server {
 
-// Logs that bytes between client memory and its shadow were not moved, and returns the error that
-// the session reports. Any thread.
+// Logs that a transfer of client memory has failed, and returns the error that the session reports.
+// Any thread.
 CUresult not_moved(const Status& why);
 // Moves bytes between `local` and a region of the client, and waits for the transfer. Any thread,
 // except the Link's.

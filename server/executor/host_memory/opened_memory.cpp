@@ -9,7 +9,7 @@ namespace rcuda::server {
 OpenedMemory::OpenedMemory(Meters& meters, const std::vector<SessionDevice>& devices)
     : meters_(meters), devices_(devices) {}
 
-// Leaves out devices that cannot reach the memory, because the driver refuses their access.
+// Leaves out devices that cannot reach the memory: the driver would refuse to give them access.
 std::vector<CUmemAccessDesc> OpenedMemory::access_to(CUdevice device) const {
   std::vector<CUmemAccessDesc> access;
   for (const SessionDevice& from : devices_) {

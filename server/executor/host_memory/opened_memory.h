@@ -1,4 +1,4 @@
-// OpenedMemory: maps memory that another process has exported by a descriptor in place of an IPC
+// OpenedMemory: maps memory that another process has exported by a descriptor instead of an IPC
 // handle (server/executor/movable). As with cuIpcOpenMemHandle, opening the same memory again
 // returns the same address, and each open() needs a close().
 //

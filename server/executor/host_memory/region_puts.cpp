@@ -68,7 +68,7 @@ bool RegionPuts::put_when_reached(const SessionStream& stream, transport::Region
     drop(marked.ticket);
     return false;
   }
-  // If the stream fails, the GPU never writes the word.
+  // If the stream fails, the GPU never writes the word. Then reached() drops the copy.
   completions_.add(stream, [self = shared_from_this(), ticket = marked.ticket](CUresult result) {
     self->reached(ticket, result);
   });

@@ -60,9 +60,10 @@ namespace rcuda::server {
 class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
  public:
   // Copies of up to this size are sent by Link::put_region(), larger copies by
-  // Link::write_in_order(). Over TCP, copies to pageable memory travel in replies up to this size.
+  // Link::write_in_order(). Over TCP, copies of up to this size to pageable memory travel in
+  // replies.
   static constexpr size_t kMostBytes = 4 * transport::kMaxRegionPut;
-  // The most bytes of all larger copies together that may be in progress, over media with
+  // The most bytes that all larger copies in progress may have together, over media with
   // orders_writes. Later messages to the client wait for these bytes: 0.4 ms at 10 GB/s, 34 ms at
   // 1 Gb/s.
   static constexpr size_t kMostInOrder = 4u << 20;
@@ -163,8 +164,8 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
   std::atomic<bool> is_asking_{false};
   std::byte probe_{};
 
-  // Guards the bytes that the Link is sending in order. Its threads take no other lock of this
-  // object.
+  // Guards the bytes that the Link is sending in order. The Link's threads take no other lock of
+  // this object.
   Mutex sending_mutex_;
   CondVar sent_;
   // The bytes of the writes in progress, by number in the order of the writes.

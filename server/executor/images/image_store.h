@@ -5,10 +5,10 @@
 // image's file lasts as long as the session: it takes address space, and keeps the file in the
 // cache. An image without a file takes memory that no quota counts. So when no module or library
 // uses such images any more, only the most recently used are kept, up to `most_unused` bytes. The
-// client sends a dropped image again when it needs it. One limit (kMaxUnloadedBytes) applies to
-// incomplete images together with complete images without a file that were not loaded since the
-// last query. Executor thread only. Blocking: the last chunk, for hashing the image (about 1 GB/s)
-// and writing it to disk. Errors: the CUresults that a program gets.
+// client sends a dropped image again when it needs it. kMaxUnloadedBytes limits the total size of
+// incomplete images and of complete images without a file that were not loaded since they were last
+// queried. Executor thread only. Blocking: the last chunk, for hashing the image (about 1 GB/s) and
+// writing it to disk. Errors: the CUresults that a program gets.
 #pragma once
 
 #include <cstddef>
@@ -39,8 +39,8 @@ class ImageStore {
   // CUDA_ERROR_OUT_OF_MEMORY beyond kMaxUnloadedBytes, or if the host has no memory.
   // CUDA_ERROR_INVALID_IMAGE if the image is empty or larger than kMaxImageBytes.
   CUresult query(const Sha256& hash, uint64_t bytes, bool* present);
-  // CUDA_ERROR_INVALID_IMAGE if the image was not queried before, or its size or hash is wrong. A
-  // repeated chunk is ignored.
+  // CUDA_ERROR_INVALID_IMAGE if the image was not queried before, if its size or hash is wrong, or
+  // if there is no memory for the complete image. A repeated chunk is ignored.
   CUresult add_chunk(const Sha256& hash, uint64_t offset, std::span<const std::byte> bytes);
   // A complete image, or nullptr. The image lasts as long as the result.
   ImagePointer find(const Sha256& hash) const;

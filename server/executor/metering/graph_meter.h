@@ -39,7 +39,7 @@ class GraphMeter {
   void made(CUgraphExec executable, CUgraph graph);
   // Whether the executable may have allocation nodes.
   bool has_memory(CUgraphExec executable) const { return !without_memory_.contains(executable); }
-  // To be called when the executable may have to get its memory again.
+  // To be called when the next launch may have to reserve the executable's memory again.
   void changed(CUgraphExec executable) { prepared_.erase(executable); }
   void destroyed(CUgraphExec executable);
   // Releases the booking of memory that the driver has released.

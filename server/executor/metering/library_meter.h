@@ -47,7 +47,7 @@ class LibraryMeter {
   uint64_t bytes_on(CUdevice device) const;
 
   MemoryMeter& meter_;
-  std::unordered_map<CUdevice, uint64_t> contexts_;  // their number, with the primary context
+  std::unordered_map<CUdevice, uint64_t> contexts_;  // number by device, with the primary context
   std::unordered_map<CUcontext, CUdevice> made_;     // contexts that the program has created
   std::unordered_map<CUlibrary, Sizes> libraries_;
 };

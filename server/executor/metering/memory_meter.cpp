@@ -61,7 +61,8 @@ uint64_t MemoryMeter::held(uint32_t ordinal) const {
 
 bool MemoryMeter::try_take(CUdevice device, uint64_t bytes) {
   Device* const known = find(device);
-  // Not a device of the session: without a limit, the driver returns the error.
+  // Not a device of the session. Without a limit the call goes on, and the driver returns the
+  // error.
   if (!known) return !quota_->limits(&Allowance::device_memory);
   if (!quota_->take(known->row, bytes)) return false;
   known->held += bytes;

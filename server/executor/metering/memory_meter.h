@@ -76,7 +76,8 @@ class MemoryMeter {
   bool try_take(CUdevice device, uint64_t bytes);
   // To be called before memory is allocated; take() calls it. Waits until kept_free() bytes stay
   // free after the allocation: without these bytes, a session that is waking could not get its
-  // memory back and would be lost.
+  // memory back and would be lost. If the device is not the current one, waits until kept_free() is
+  // 0.
   void give_way(CUdevice device, uint64_t bytes) const;
   void give_way(uint64_t bytes) const;  // on the current device
   // Calls `allocate`, which allocates bytes of a device (nullopt: the current device) with the
@@ -95,8 +96,8 @@ class MemoryMeter {
   // Releases bytes that were booked for an allocation that the driver then refused. The peak does
   // not include them.
   void give_back(CUdevice device, uint64_t bytes);
-  // Releases the booking of memory that is not on its devices while the session is parked: at most
-  // `bytes` of each device. held() stays the same.
+  // Releases the bookings of the memory that a park moves off the devices: at most `bytes` of each
+  // device. held() stays the same.
   void give_up(const std::map<CUdevice, uint64_t>& bytes);
   void give_up();  // for all bytes that are booked on devices
   // Books the memory of give_up() again. Returns false and books nothing if it does not fit now.

@@ -45,8 +45,8 @@ CUmemoryPool pool_of(const api::DriverTable& driver, CUdeviceptr address) {
   return result == CUDA_SUCCESS ? pool : nullptr;
 }
 
-// `pool`: null if the memory comes from the current pool of the stream's device, which may be
-// another device than that of the current context.
+// `pool`: null if the memory comes from the current pool of the stream's device. may_hold() then
+// checks the pool of the current context's device, although the stream may be of another device.
 template <typename Allocate>
 CUresult allocate_in_order(Meters& meters, CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
                            CUstream stream, Allocate allocate) {

@@ -12,7 +12,7 @@ constexpr uint64_t kPageBytes = 4096;
 constexpr uint64_t kMostKeptBytes = 4 * kPageBytes;
 constexpr size_t kMostKept = 16;  // pieces
 
-// Memory that may be kept has whole pages, so that digests of about the same size can use it.
+// Memory that may be kept has whole pages, so that later digests of about the same size can use it.
 uint64_t size_for(uint64_t bytes) {
   const uint64_t pages = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   return pages > kMostKeptBytes ? bytes : pages;

@@ -39,7 +39,7 @@ bool KnownBytes::add_news(uint64_t answer, std::span<const std::byte> now, size_
   if (known_.size() != now.size()) {
     if (answer != 0 || answer_ != 0) return false;
     known_.assign(now.begin(), now.end());
-    sent_.assign(lines_in(now.size()), 1);  // above `answer`: all are lacking
+    sent_.assign(lines_in(now.size()), 1);  // 1 is above `answer`, so all lines are lacking
   }
   if (answer > answer_) return false;
   const bool may_lack = answer == 0 || answer != answer_;

@@ -193,7 +193,7 @@ class Mirrors {
   const HostMemory& host_memory_;
   DigestMemory& digest_memory_;
   std::vector<Asked> asked_;
-  // Each Loan holds it: one Loan exists at a time, as the client runs one host function at a time.
+  // Each Loan holds it. The client runs one host function at a time, so one Loan exists at a time.
   Mutex lent_;
   uint64_t loans_ = 0;  // the number of the last Loan; used with lent_ held
   mutable Mutex mutex_;

@@ -25,8 +25,8 @@ uint64_t sum_of(std::span<const HostCopy::Piece> pieces) {
                          [](uint64_t sum, const auto& piece) { return sum + piece.bytes; });
 }
 
-// Maps memory that begins at a huge page. The kernel takes the memory from `node` if this node has
-// free memory.
+// Maps memory that is aligned to huge pages. The kernel takes the memory from `node` if this node
+// has free memory.
 std::byte* map_memory(uint64_t bytes, int node) {
   constexpr int kPreferred = 1;  // MPOL_PREFERRED; only libnuma has a header for it
   void* const mapped = ::mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE,

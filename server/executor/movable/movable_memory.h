@@ -149,10 +149,10 @@ class MovableMemory {
     std::shared_ptr<Physical> physical;
     uint64_t references = 0;
   };
-  // Physical memory and the place where its bytes are while it is copied.
+  // Physical memory, and the address at which it is copied.
   struct Moved {
     std::shared_ptr<Physical> physical;
-    CUdeviceptr address = 0;  // its device accesses the memory at this address
+    CUdeviceptr address = 0;  // of a mapping that the memory's device can access
     bool is_scratch = false;  // `address` is a mapping for the copy only
   };
 

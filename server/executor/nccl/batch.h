@@ -32,7 +32,7 @@ struct NcclCommunicator {
   CUcontext context = nullptr;  // the context in which it was created
   bool blocking = true;
   std::atomic<int> posted_error{0};  // the error of a posted operation; 0: none
-  uint64_t error_number = 0;         // of Answers::latch(), for posted_error; executor thread
+  uint64_t error_number = 0;         // the number of posted_error in Answers; executor thread
   // Equal in all ranks of the communicator, also in other workers; 0: unknown.
   uint64_t tag = 0;
   // Of a new rank, until ncclCommGrow has ended: the tag of the communicator that grows. 0: none.
@@ -121,9 +121,9 @@ struct NcclBatch {
 bool needs_lost(const NcclStep& step);
 
 // Makes the calls of the batch, and returns the first error. Makes no call and returns an error in
-// these cases: the batch has a refusal, or the library lacks a function (kInvalidUsage); a
-// communicator has ended (kInvalidArgument; kRemoteError if it is lost); a call needs a lost rank
-// (kRemoteError).
+// these cases: the batch has a refusal, or the worker or the library lacks a function
+// (kInvalidUsage); a communicator has ended (kInvalidArgument; kRemoteError if it is lost); a call
+// needs a lost rank (kRemoteError).
 nccl::ResultCode make(const nccl::Functions& functions, const api::DriverTable& driver,
                       NcclBatch& batch);
 

@@ -96,7 +96,8 @@ uint64_t hash(const void* data, size_t bytes) {
 
 uint64_t grown_tag(const NcclCommunicator& parent, uint32_t growth) {
   if (parent.tag == 0) return 0;
-  const uint64_t parts[] = {parent.tag, growth, 0, 0};  // longer than those of the other verbs
+  // The array is longer than those of the other verbs, so that their tags differ.
+  const uint64_t parts[] = {parent.tag, growth, 0, 0};
   return hash(parts, sizeof parts);
 }
 

@@ -63,7 +63,7 @@ class Nccl {
   // too many communicators exist.
   std::shared_ptr<NcclCommunicator> create(const NcclStep& step, bool blocking);
   // Returns the tag of the communicator that the next ncclCommGrow makes from this one; 0: unknown.
-  // NCCL makes no second id before this growth.
+  // The tag belongs to one unique id, because NCCL makes no second id before this growth.
   static uint64_t next_grown_tag(const NcclCommunicator& parent);
   const std::string& apart() const { return settings_.apart; }  // see NcclSettings
   // Returns the reason why NCCL may not connect to the address that the id names, as a line for the
@@ -87,7 +87,7 @@ class Nccl {
   // suspend() releases the memory of the communicators before the session is parked
   // (ncclCommSuspend). resume() makes them usable again afterwards. All ranks must take part.
   // `tags`: the tags of all ranks that are parked together, one for each rank. Both call `then` on
-  // the executor thread, with one line about NCCL's error; empty: NCCL has succeeded.
+  // the executor thread. `why`: the reason of a failure, as one line; empty: success.
   using Moved = std::function<void(const std::string& why)>;
   void suspend(const std::vector<uint64_t>& tags, Moved then);
   void resume(Moved then);

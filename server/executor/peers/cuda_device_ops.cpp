@@ -20,7 +20,7 @@ using p2p::Lane;
 using p2p::StreamPlace;
 using p2p::Ticket;
 
-// Every word has a cache line of its own.
+// The bytes of a cache line. Each word that can hold a stream has a line of its own.
 constexpr size_t kLineBytes = 64;
 // The number of streams that can be held at the same time. Beyond it, enter() fails with
 // kOutOfMemory.

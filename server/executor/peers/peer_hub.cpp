@@ -30,7 +30,7 @@ namespace {
 // stops a flood of connections.
 constexpr size_t kMostCallers = 1024;
 
-// The most other workers that a program has.
+// The most workers with which one worker of a program connects.
 constexpr size_t kMostPeers = wire::kMostServers - 1;
 
 // The most connections in progress, together with failed connections that began within the last
