@@ -53,9 +53,9 @@ uint64_t sum_of(const std::map<uint32_t, uint64_t>& bytes) {
 
 }  // namespace
 
-// The host's memory that the worker has while it is parked: the copy, and the memory that it keeps.
-// A worker that moves its memory itself puts the copy into the memory that it keeps. The driver
-// puts the copy into other memory.
+// The host's memory that the worker of a parked session has: the copy of the GPU memory, and the
+// memory that the worker keeps for its copies (Park::kept). A worker that moves the memory itself
+// puts the copy into the kept memory. The driver puts the copy into other memory.
 uint64_t WorkerPool::host_bytes(const Park& park) {
   const uint64_t moved = sum_of(park.bytes);
   return park.way == ParkWay::kWorker ? std::max(park.kept, moved) : park.kept + moved;
@@ -149,8 +149,9 @@ void WorkerPool::read_park(Worker& worker, const ParkAnswer& answer) {
   }
 }
 
-// The worker reports the bytes that it can move, by device. The daemon accepts at most the size of
-// the device. Sessions that are parked together are always parked by the driver.
+// Chooses the way of parking. The worker has reported the bytes that it can move, by device. The
+// daemon accepts at most the size of the device. Sessions that are parked together are always
+// parked by the driver.
 void WorkerPool::note_way(Worker& worker, const ParkAnswer& at_rest) {
   Park& park = worker.park;
   const std::vector<uint32_t>& devices = worker.session.devices;
