@@ -17,7 +17,8 @@ namespace softgpu::exec {
 namespace {
 
 // How many instructions a block runs before another block gets its worker: some milliseconds of
-// arithmetic, or much less of spinning. Blocks of a cooperative grid often wait for each other.
+// arithmetic, or much less of spinning. In a cooperative grid the number is smaller, because its
+// blocks often wait for each other.
 constexpr int64_t kBlockFuel = 4 * 1024 * 1024;
 constexpr int64_t kCooperativeFuel = 256 * 1024;
 constexpr auto kStopPoll = std::chrono::milliseconds(20);

@@ -1,4 +1,4 @@
-// f32 and f64 arithmetic with exact IEEE results in every rounding mode.
+// f32 and f64 arithmetic. Results are correctly rounded, as IEEE 754 requires, in every mode.
 #include <cmath>
 
 #include "softgpu/exec/lanes/handlers.h"
