@@ -109,8 +109,8 @@ uint32_t Warp::pick() {
   return best;
 }
 
-// The lowest pc at which another runnable strand waits in the frame of `strand`. There `strand`
-// stops, so that the two can be merged.
+// The lowest pc in the frame of `strand` at which another runnable strand is, or has called a
+// function. There `strand` stops, so that the two can be merged.
 uint32_t Warp::limit_for(const Strand& strand) const {
   uint32_t limit = kNoLimit;
   for (uint32_t k = 0; k < strand_count_; ++k) {
