@@ -132,8 +132,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void close();
 
   const std::shared_ptr<StreamSet> set_;
-  // Keeps the context for calls that still hold the stream when the context ends. At that end the
-  // set drops its streams, so the references form no lasting cycle.
+  // Keeps the context for calls that still hold the stream when the context ends. Then the set
+  // drops its streams, so the references form no lasting cycle.
   const std::shared_ptr<Context> context_;
   const Kind kind_;
   Connections* const connections_;  // the device's; null: the stream has its own queue
