@@ -36,8 +36,8 @@ class Timeline {
 
   void wait(uint64_t value);
 
-  // Calls `callback` once the counter has reached `value`. If it already has, returns false without
-  // a call.
+  // Calls `callback` once the counter has reached `value`. If it has reached `value` already, does
+  // not call `callback`, and returns false.
   bool notify_at(uint64_t value, std::function<void()> callback);
 
  private:

@@ -188,7 +188,7 @@ void WorkerPool::finish(Grid& grid, std::unique_ptr<Block> block, Block::Outcome
 }
 
 void WorkerPool::work() {
-  // Round to nearest and keep subnormals, whatever the thread that started the pool had set.
+  // Rounds to nearest and keeps subnormals. A new thread inherits other settings of its creator.
   _mm_setcsr(0x1f80);
   std::unique_lock lock(mutex_);
   while (true) {

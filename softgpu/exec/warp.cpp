@@ -316,8 +316,8 @@ void Warp::execute(uint32_t index, bool alone_in_turn) {
         }
         const uint32_t at = pc;
         settle(pc + 1);
-        // Lanes that do not call continue after the call; lanes with another target call
-        // separately.
+        // Lanes that do not make the call continue after it. Lanes with another target make their
+        // call separately.
         if (mask != active) add_strand(mask & ~active, at + 1, frame);
         if (active != callers) add_strand(active & ~callers, at, frame);
         mask = callers;
