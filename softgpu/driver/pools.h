@@ -116,8 +116,8 @@ void set_current_pool(Device& device, std::shared_ptr<MemoryPool> pool);
 // CU_GRAPH_MEM_ATTR_*.
 CUresult reserve_graph_memory(Context& context, size_t bytes, uint32_t access,
                               CUdeviceptr* address);
-// Called when no graph, executable graph or launch uses the memory any more. Releases the memory
-// now, or, if a launch has allocated it, when it is freed.
+// Called when no graph, executable graph or launch uses the memory any more. Memory that a launch
+// has allocated is released when it is freed, other memory now.
 void abandon_graph_memory(CUdeviceptr address);
 // cuMemFree of graph memory that a launch has allocated: waits for the context's work. A later
 // launch allocates it again.

@@ -14,7 +14,7 @@ namespace softgpu::driver {
 namespace {
 
 constexpr int kSlots = 256;
-constexpr int kWhole = kSlots;  // the byte of the file whose lock protects the whole account
+constexpr int kWhole = kSlots;  // a lock on this byte of the file protects the whole account
 
 }  // namespace
 
@@ -26,7 +26,7 @@ rcuda::Result<std::unique_ptr<SharedAccount>> SharedAccount::open(const std::str
   using rcuda::Status;
   rcuda::UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
   if (!file) return Status::from_errno(errno, "SOFTGPU_SHARED_MEMORY=" + path);
-  (void)::fchmod(file.get(), 0666);  // workers may be of several users
+  (void)::fchmod(file.get(), 0666);  // workers of several users open the file
   constexpr size_t kBytes = kSlots * sizeof(Slot);
   if (::ftruncate(file.get(), kBytes) != 0) return Status::from_errno(errno, "sizing " + path);
   auto slots = rcuda::map_file_as<Slot>(file.get(), 0, kBytes, PROT_READ | PROT_WRITE);

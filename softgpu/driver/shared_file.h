@@ -1,4 +1,4 @@
-// SharedFile: memory files that other processes may open. Their last page describes them.
+// SharedFile: files of memory that other processes may open. The last page of a file describes it.
 //
 // Applications pass exported physical allocations and pools as mere file descriptors. So the page
 // after the data holds the kind, the size and the device, and distinguishes these files from
@@ -21,7 +21,7 @@ struct SharedFileHeader {
   SharedFileKind kind{};
   int32_t location_type = 0;  // CUmemLocationType
   CUuuid device{};
-  uint64_t bytes = 0;  // of the memory; the header follows it
+  uint64_t bytes = 0;  // size of the memory, without the page of this header
 };
 
 rcuda::UniqueFd make_shared_file(const char* name, SharedFileHeader header);

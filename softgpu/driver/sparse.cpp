@@ -40,7 +40,7 @@ bool replace_pages(uint64_t address, int file, uint64_t offset) {
                 static_cast<off_t>(offset)) != MAP_FAILED;
 }
 
-// Maps the array's own pages again, empty.
+// Unmaps a tile: maps the array's own pages again, filled with zeros.
 bool restore_pages(uint64_t address) {
   const std::shared_ptr<Allocation> own = memory_registry().find(address);
   return own &&
@@ -70,7 +70,7 @@ void CUDA_CB run(CUstream, CUresult status, void* data) {
   if (status == CUDA_SUCCESS) apply(*batch);
 }
 
-// The array that an entry of the list names.
+// The array that an entry of cuMemMapArrayAsync's list names.
 struct Named {
   std::shared_ptr<Tiles> tiles;
   std::vector<std::shared_ptr<Array>> levels;

@@ -1,4 +1,4 @@
-// Sparse arrays: addresses of an array to which the application maps memory tile by tile.
+// Sparse arrays: arrays to whose addresses the application maps memory, tile by tile.
 //
 // A tile is 64 contiguous KiB of the array: several whole rows, whose pitch is a power of two, or a
 // part of a longer row. (On hardware tiles are squares; applications query their extent.) Mapping a
@@ -30,7 +30,7 @@ struct Tiles {
   CUDA_ARRAY_SPARSE_PROPERTIES properties{};
   size_t tail_at = 0;  // offset of the mip tail from the array's first byte
   std::mutex mutex;
-  std::map<uint64_t, std::shared_ptr<PhysicalMemory>> mapped;  // by address; holds the memory
+  std::map<uint64_t, std::shared_ptr<PhysicalMemory>> mapped;  // by the tile's address
 };
 
 // Lays out the levels of a sparse array, which have descriptors but no memory yet: sets their

@@ -1,8 +1,8 @@
 // The cost of a start: models the time that a program waits for the driver before it can work.
 //
-// NVIDIA's kernel driver makes and ends contexts one at a time, over all processes of a machine. A
-// lock on the file of this library models this: every process that uses this driver waits for its
-// turn. A process that ends by _exit() or a signal ends its contexts at no cost.
+// NVIDIA's kernel driver makes and ends contexts one at a time, over all processes of a machine.
+// Here every process waits for a lock on the file of this library before it makes or ends a
+// context. A process that ends by _exit() or a signal ends its contexts at no cost.
 //
 // Threads: any. Blocking: for the turn and the configured time (config.h). Errors: none; if the
 // file cannot be locked, the caller does not wait for a turn.

@@ -19,7 +19,7 @@ namespace softgpu::driver {
 namespace {
 
 // How long a runner polls for more work before it returns its thread: longer than a program takes
-// between two calls, so a stream in use is not woken for every operation.
+// between two calls, so a stream in use does not borrow a thread for every operation.
 constexpr int64_t kIdleSpinNs = 20'000;
 // How long a runner waits for another stream before it returns its thread.
 constexpr int64_t kBlockSpinNs = 5'000;

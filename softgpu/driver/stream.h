@@ -72,7 +72,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   CUresult enqueue_at_once(Operation operation, std::vector<Point> waits = {},
                            Point* end = nullptr);
   // enqueue(), then waits until the operation has finished. If the stream is idle, the calling
-  // thread executes the operation.
+  // thread executes the operation, unless the operation may run host functions.
   CUresult enqueue_and_wait(Operation operation);
 
   // Whether all work submitted so far has finished; for the legacy stream, also the work in
@@ -132,8 +132,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void close();
 
   const std::shared_ptr<StreamSet> set_;
-  // Keeps the context for calls that still hold the stream when the context ends. At that end the
-  // set drops its streams, so the references form no lasting cycle.
+  // Keeps the context for calls that still hold the stream when the context ends. Then the set
+  // drops its streams, so the references form no lasting cycle.
   const std::shared_ptr<Context> context_;
   const Kind kind_;
   Connections* const connections_;  // the device's; null: the stream has its own queue

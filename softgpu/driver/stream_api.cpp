@@ -54,7 +54,7 @@ CUresult create_stream(CUstream* stream, unsigned flags, int priority) {
 
 CUresult softgpu::driver::create_stream_in(Context& context, CUstream* stream, unsigned flags,
                                            int priority) {
-  if (context.is_green()) flags |= CU_STREAM_NON_BLOCKING;  // as driver 580 on an H100
+  if (context.is_green()) flags |= CU_STREAM_NON_BLOCKING;  // like driver 580 on an H100
   const std::shared_ptr<Stream> made = streams_of(context).create(flags, priority);
   if (made == nullptr) return CUDA_ERROR_CONTEXT_IS_DESTROYED;  // destroyed by another thread
   *stream = made->handle();

@@ -34,7 +34,8 @@ CUresult reference_of(const std::shared_ptr<Module>& module, const std::string& 
   return CUDA_SUCCESS;
 }
 
-// Stores the handle of a new object in the reference's variable, if its module still exists.
+// Replaces the reference's object. Stores the new handle in the reference's variable, if the module
+// of the variable still exists.
 void replace_object(AnyReference& reference, uint64_t object) {
   if (reference.object != 0) texture::objects().remove(reference.object);
   reference.object = object;

@@ -11,8 +11,8 @@
 namespace softgpu::driver {
 namespace {
 
-// How long wait() spins: longer than a short operation on a running stream thread; short enough to
-// cost the waiting program little.
+// How long wait() spins: longer than a stream's running thread needs for a short operation, but so
+// short that it costs the waiting program little.
 constexpr int64_t kSpinNs = 20'000;
 
 constexpr int64_t kYieldAfterNs = 3'000;

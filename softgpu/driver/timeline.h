@@ -25,7 +25,8 @@ namespace softgpu::driver {
 class Timeline {
  public:
   bool reached(uint64_t value) const {
-    return completed_.load(std::memory_order_acquire) >= value;  // partner: complete()
+    // Pairs with the store in complete().
+    return completed_.load(std::memory_order_acquire) >= value;
   }
   uint64_t completed() const { return completed_.load(std::memory_order_acquire); }
 
@@ -35,8 +36,8 @@ class Timeline {
 
   void wait(uint64_t value);
 
-  // Calls `callback` once the counter has reached `value`. If it already has, returns false without
-  // a call.
+  // Calls `callback` once the counter has reached `value`. If it has reached `value` already, does
+  // not call `callback`, and returns false.
   bool notify_at(uint64_t value, std::function<void()> callback);
 
  private:
@@ -60,7 +61,7 @@ struct Point {
   }
 };
 
-// Calls `done` for about `spin_ns` until it returns true; returns its last result.
+// Calls `done` until it returns true, but not longer than about `spin_ns`. Returns its last result.
 bool spin_until(const std::function<bool()>& done, int64_t spin_ns);
 
 // CLOCK_MONOTONIC in nanoseconds: the clock of event times.

@@ -328,7 +328,7 @@ CUresult CUDAAPI cuMemUnmap(CUdeviceptr address, size_t bytes) {
   // process.
   if (Context* context = current_context(); context && context->alive()) context->synchronize();
   Vmm& state = vmm();
-  std::vector<std::shared_ptr<Allocation>> mappings;  // physical memory is released after the lock
+  std::vector<std::shared_ptr<Allocation>> mappings;  // destroyed after the lock is released
   std::lock_guard lock(state.mutex);
   if (!mappings_of(address, bytes, &mappings)) {
     // Unmapping reserved addresses without a mapping is not an error.

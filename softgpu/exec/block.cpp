@@ -161,8 +161,8 @@ void Block::complete_if_full(uint32_t number) {
   if (barrier.expected == 0) {
     if (barrier.arrived < live_threads_) return;
   } else {
-    // A thread count is given in whole warps: lanes that never existed, or have exited, count with
-    // the rest of their warp.
+    // A thread count is a multiple of the warp size. So lanes that never existed, or have exited,
+    // count as arrived when the rest of their warp has arrived.
     uint32_t counted = barrier.arrived;
     for (const auto& warp : warps_) {
       const uint32_t lanes = barrier.lanes[warp->index()];

@@ -154,8 +154,8 @@ struct Function {
   std::vector<std::string> unsupported_names;  // all unsupported forms, each once
 };
 
-// Generic addresses. Global addresses are host addresses. The windows are at addresses that no host
-// mapping can have.
+// Generic addresses. Global and constant memory have their host addresses. Other memory, and
+// functions, have windows at addresses that no host mapping can have.
 inline constexpr uint64_t kSharedWindow = 0x0001'0000'0000'0000;
 inline constexpr uint64_t kLocalWindow = 0x0001'0001'0000'0000;
 inline constexpr uint64_t kParamWindow = 0x0001'0002'0000'0000;

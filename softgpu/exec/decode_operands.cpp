@@ -1,7 +1,7 @@
 // Reads operands according to a pattern's signature. The roles:
 //   d a      a register of the type's width (d: written); a may also be an immediate, a special
 //            register or, for mov and cvta, the address of a variable
-//   dw aw    of twice the width;  d32 a32 d64 a64: of this width;  a2: of the second type's width
+//   dw aw    of twice the width;  d32 a32 d64 a64: of 32 or 64 bits;  a2: the second type's width
 //   dx ax    any width not smaller than the type (cvt)
 //   p  p|    a predicate; p| may be a pair p|q.  d|p d32|p: a register and perhaps a predicate
 //   n  n!    a predicate that is read; n! may be negated

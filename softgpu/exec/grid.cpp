@@ -17,7 +17,8 @@ namespace softgpu::exec {
 namespace {
 
 // How many instructions a block runs before another block gets its worker: some milliseconds of
-// arithmetic, or much less of spinning. Blocks of a cooperative grid often wait for each other.
+// arithmetic, or much less of spinning. In a cooperative grid the number is smaller, because its
+// blocks often wait for each other.
 constexpr int64_t kBlockFuel = 4 * 1024 * 1024;
 constexpr int64_t kCooperativeFuel = 256 * 1024;
 constexpr auto kStopPoll = std::chrono::milliseconds(20);
@@ -187,7 +188,7 @@ void WorkerPool::finish(Grid& grid, std::unique_ptr<Block> block, Block::Outcome
 }
 
 void WorkerPool::work() {
-  // Round to nearest and keep subnormals, whatever the thread that started the pool had set.
+  // Rounds to nearest and keeps subnormals. A new thread inherits other settings of its creator.
   _mm_setcsr(0x1f80);
   std::unique_lock lock(mutex_);
   while (true) {

@@ -1,10 +1,10 @@
 // A running grid, and the worker pool that runs all grids of the process.
 //
 // Blocks start in index order. A block that has used up its time, or that only waits for other
-// blocks, is parked, and another block gets the worker. In a cooperative grid, all blocks may be
-// started and unfinished at the same time; in any other grid, two blocks per multiprocessor, but at
-// least 16. So blocks that wait for earlier blocks, for co-resident blocks, or for another grid
-// make progress with any number of workers.
+// blocks, is parked, and another block gets the worker. The number of blocks that are started and
+// unfinished is unlimited in a cooperative grid. In any other grid the limit is two for each
+// multiprocessor of the device, but at least 16. So blocks that wait for earlier blocks, for
+// co-resident blocks, or for another grid make progress with any number of workers.
 #pragma once
 
 #include <atomic>

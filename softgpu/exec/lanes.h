@@ -43,8 +43,8 @@ struct Lanes {
   const texture::Snapshot* textures = nullptr;  // the launch's texture and surface objects
   const Slot* lists = nullptr;                  // of the running function: see Function::lists
 
-  // The instructions that the strand may still execute in its turn. An instruction that is typical
-  // of spin loops counts as many instructions (kSpinCost).
+  // The instructions that the strand may still execute in its turn. Instructions that are typical
+  // of spin loops have an extra cost (kSpinCost, kSleepCost).
   int64_t fuel = 0;
   Warp* warp = nullptr;
 

@@ -194,8 +194,8 @@ void access_surface(Lanes& x, const Instr& i) {
   });
 }
 
-// As on an H100, layers count as the height of one-dimensional and as the depth of two-dimensional
-// textures.
+// As on an H100, the number of layers is the height of a one-dimensional layered texture, and the
+// depth of a two-dimensional one.
 uint32_t extent_of(const texture::Image& image, Shape shape, TextureQuery query) {
   switch (query) {
     case TextureQuery::kWidth:

@@ -2,8 +2,8 @@
 //
 // The object's handle is in register a, or in the variable whose address a holds. The other
 // registers are in Function::lists from Instr::target on: results or stored values, then
-// coordinates, then a level, or two steps of a gradient. One version serves all instruction sets. A
-// handler runs on the block's worker; nothing blocks.
+// coordinates, then a level or the two vectors of a gradient. One version serves all instruction
+// sets. A handler runs on the block's worker; nothing blocks.
 #pragma once
 
 #include <cstdint>

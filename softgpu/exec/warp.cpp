@@ -109,8 +109,8 @@ uint32_t Warp::pick() {
   return best;
 }
 
-// The lowest pc at which another runnable strand waits in the frame of `strand`. There `strand`
-// stops, so that the two can be merged.
+// The lowest pc in the frame of `strand` at which another runnable strand is, or has called a
+// function. There `strand` stops, so that the two can be merged.
 uint32_t Warp::limit_for(const Strand& strand) const {
   uint32_t limit = kNoLimit;
   for (uint32_t k = 0; k < strand_count_; ++k) {
@@ -316,8 +316,8 @@ void Warp::execute(uint32_t index, bool alone_in_turn) {
         }
         const uint32_t at = pc;
         settle(pc + 1);
-        // Lanes that do not call continue after the call; lanes with another target call
-        // separately.
+        // Lanes that do not make the call continue after it. Lanes with another target make their
+        // call separately.
         if (mask != active) add_strand(mask & ~active, at + 1, frame);
         if (active != callers) add_strand(active & ~callers, at, frame);
         mask = callers;

@@ -2,8 +2,8 @@
 //
 // Lanes that take different branches become strands: sets of lanes with their own program counter
 // and frame. The strand with the lowest position runs first, and strands that meet are merged, so
-// diverged lanes join again where their paths join. A strand that has had its turn gives way to the
-// others; spin locks between lanes of one warp need this.
+// diverged lanes join again where their paths join. From time to time, the strand that has waited
+// longest gets a short turn; spin locks between lanes of one warp need this.
 //
 // A warp belongs to a Block and runs only on the block's worker thread.
 #pragma once

@@ -17,7 +17,7 @@ constexpr uint32_t kFrameOverheadBytes = 32;  // for the return address and save
 
 Frame* Warp::new_frame(const Function& function) {
   Frame* frame = nullptr;
-  // Searches for the smallest free frame that is large enough; few frames are free at a time.
+  // Searches all free frames, which are few, for the smallest that is large enough.
   for (Frame*& candidate : free_frames_) {
     if (candidate->capacity < function.register_bytes) continue;
     if (frame == nullptr || candidate->capacity < frame->capacity) frame = candidate;

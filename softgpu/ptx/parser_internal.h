@@ -173,7 +173,7 @@ class Parser {
   std::vector<Scope> scopes_;
   FlatMap<std::string_view, Name> names_;
   FlatMap<std::string_view, Label> labels_;
-  FlatMap<uint64_t, uint32_t> range_registers_;  // range identity << 32 | number: index plus one
+  FlatMap<uint64_t, uint32_t> range_registers_;  // range << 32 | number in it: index plus one
   uint32_t range_count_ = 0;
   std::vector<Undo<Name>> name_undo_;
   std::vector<Undo<Label>> label_undo_;

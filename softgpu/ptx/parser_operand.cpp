@@ -9,8 +9,9 @@ namespace {
 
 constexpr int kDeepestExpression = 32;
 
-// Names without '%' and component, sorted. A name after '%' that is neither declared nor listed
-// here is a typing error. exec/ decides whether a special register is supported.
+// Special registers, sorted, without '%' and component ("ctaid" for %ctaid.x). A name with '%' that
+// is neither declared nor listed here is a typing error. exec/ decides whether a special register
+// is supported.
 constexpr std::string_view kSpecialRegisters[] = {
     "aggr_smem_size",
     "clock",

@@ -156,9 +156,9 @@ void Parser::initialiser(const Declaration& declaration, Variable* variable) {
   }
 }
 
-// Reads one pair of braces, which fills `extent_bytes` bytes from `begin_bytes` on. Its commas
-// separate the elements of `dimension`. After the last dimension comes the vector, whose parts may
-// also be in braces.
+// Reads one pair of braces, which fills at most `extent_bytes` bytes from `begin_bytes` on. Its
+// commas separate the elements of `dimension`. After the last dimension comes the vector, whose
+// parts may also be in braces.
 void Parser::initialiser_list(const Declaration& declaration, size_t dimension,
                               uint64_t begin_bytes, uint64_t extent_bytes, Variable* variable) {
   const uint32_t element = size_of(declaration.element);

@@ -20,9 +20,9 @@ struct Levels {
 // limits. Minus infinity selects the most detailed level that the limits allow.
 Levels levels_of(const Texture& texture, float level);
 
-// The level whose texels are as long as the longest step between neighbouring reads, in any
-// direction, rounded to 1/256. `dx` and `dy` are the changes of the coordinates, on the first
-// `axes` axes. Hardware approximates this level.
+// The level whose texels are as long as the longest step, in any direction, between neighbouring
+// reads. The level is rounded to a multiple of 1/256. `dx` and `dy` are the changes of the
+// coordinates, on the first `axes` axes. Hardware approximates this level.
 float level_for_steps(const Texture& texture, const std::array<float, 3>& dx,
                       const std::array<float, 3>& dy, uint32_t axes);
 

@@ -39,8 +39,8 @@ Footprint footprint_of(const Texture& texture, const Image& image, const Point& 
   Place place{point.at, axes_of(point.shape), slice_of(image, point.shape, point.layer)};
   std::array<Axis, 3> axes = axes_in(texture, image);
   // As on an H100, a one-dimensional texture is a two-dimensional texture that is read at y = 0. If
-  // y has the border mode, half of a filter's weight falls on the border. A layered texture is read
-  // on one axis only, because its rows are the layers.
+  // y has the border mode, half of a filter's weight falls on the border. A one-dimensional layered
+  // texture is read on one axis only, because its rows are the layers.
   if (point.shape == Shape::k1d) place.axes = 2;
   if (is_cube(point.shape)) {
     const FacePoint on_face = face_of(point.at[0], point.at[1], point.at[2]);

@@ -67,8 +67,8 @@ Status FaultLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake)
 
 Status FaultLink::put_region(RegionId region, uint64_t offset, Bytes bytes) {
   if (!traits().has_region_puts) return Link::put_region(region, offset, bytes);
-  // Must arrive after earlier puts and before later transfers. So this waits until the earlier puts
-  // are delivered, and is not delayed itself.
+  // The bytes must arrive after earlier puts and before later transfers. So this call waits until
+  // the earlier puts are delivered, and is not delayed itself.
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return ending_ || puts_.empty(); });
   return inner_->put_region(region, offset, bytes);

@@ -1,4 +1,4 @@
-// A medium that exists only in tests. Like verbs it is preferred to TCP, needs more than a socket,
+// A medium that exists only in tests. Like verbs, it is preferred to TCP, needs more than a socket,
 // moves data in the clear, and may fail. RCUDA_TEST_FICKLE sets its behaviour in a process:
 //
 //   not set    the host does not support the medium
@@ -6,7 +6,7 @@
 //   fails      this side makes no Link, and reports that to the peer
 //   silent     this side makes no Link, and reports that only at the end of its timeout
 //   dies       the process ends when it should make a Link
-//   works      the medium is TCP under another name
+//   works      the medium is TCP under another name, with the delays of fault_link.h
 #pragma once
 
 #include "common/transport/media.h"

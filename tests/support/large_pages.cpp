@@ -1,6 +1,6 @@
 // Preloaded into a client: simulates pages of 64 KiB, as many AArch64 machines have. sysconf()
-// reports this size, new mappings are aligned to it, and functions fail with EINVAL for addresses
-// that are not aligned to it. Applies to calls of programs and libraries; glibc's own calls use the
+// reports this size, new mappings are aligned to it, and functions that change mappings fail with
+// EINVAL for other addresses. Applies to calls of programs and libraries; glibc's own calls use the
 // pages of this machine.
 #include <cerrno>
 #include <cstdarg>

@@ -25,7 +25,8 @@ const Medium& medium_named(std::string_view name);
 struct LinkPair {
   std::unique_ptr<transport::Link> client;
   std::unique_ptr<transport::Link> server;
-  // Cuts the control connection without notice, as a broken network or a killed peer does.
+  // Cuts the control connection, as a broken network or a killed peer does. With
+  // RCUDA_TEST_LOSSES (lost_connections.h), ends the random losses instead.
   std::function<void()> cut;
 };
 

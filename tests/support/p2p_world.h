@@ -202,7 +202,7 @@ struct SimLinkPair {
   std::unique_ptr<transport::Link> second;
   // Breaks both ends, as a cut cable does.
   std::function<void()> cut;
-  // From now on, every expose() of one end fails.
+  // After this call, every expose() of the first (or the second) end fails.
   std::function<void(bool first)> refuse_registration;
 };
 SimLinkPair make_sim_links(SimWorld& world, const char* medium, const SimWire& wire);

@@ -6,10 +6,10 @@
 namespace rcuda::p2p {
 
 // Measured by the engine between two workers of a machine with two H200s, PCIe 5 and NVLink
-// (docs/p2p_measurements.md): 4 KB take 8.1 us out and 7.4 us in, at 55.4 and 55.6 GB/s; mapped
-// over NVLink 8.2 us, at 368 GB/s. The split into a latency and a delay (LegModel::linear()) is
-// assumed, because the overlap of successive copies was not recorded. TCP is the loopback
-// interface, with one bulk stream.
+// (docs/p2p_measurements.md): 4 KB take 8.1 us out, 7.4 us in, and 8.2 us mapped over NVLink. Large
+// copies reach 55.4 GB/s out, 55.6 GB/s in, and 368 GB/s over NVLink. The split into a latency and
+// a delay (LegModel::linear()) is assumed, because the overlap of successive copies was not
+// recorded. TCP is the loopback interface, with one bulk stream.
 inline PairModel h200() {
   PairModel model;
   model.copy_out = LegModel::linear(3, 55.4, 5);

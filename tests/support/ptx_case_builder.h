@@ -36,10 +36,11 @@ struct Tolerance {
 };
 
 // `code` names destinations D0, D1 and sources S0, S1, ... `destinations` and `sources` have one
-// letter for each. The letters of destinations are those of Word. For a source, a letter chooses
-// the register and typical inputs: a letter of Word, or n: a 32-bit shift amount or count, z: a
-// nonzero divisor of 32 bits (y: 16, x: 64 bits), t: an f32 in [-4, 4], v: a positive f32, w: an
-// f32 of moderate magnitude.
+// letter for each. The letter chooses the register and, for a source, typical inputs. It is a
+// letter of Word; a source may also have one of these:
+//   n        a 32-bit shift amount or count
+//   y, z, x  a nonzero divisor of 16, 32 or 64 bits
+//   t, v, w  an f32: in [-4, 4], positive, or of moderate magnitude
 class CaseList {
  public:
   explicit CaseList(std::vector<PtxCase>* cases) : cases_(cases) {}

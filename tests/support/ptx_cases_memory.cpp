@@ -281,7 +281,7 @@ void add_async(CaseList* list) {
             "  cp.async.commit_group;\n  cp.async.wait_group 0;\n  cp.async.wait_all;\n  "
             "ld.shared.v2.b64 {D0, D1}, [%a];",
             "dd", "dd", [](In in, Out out) { out[0] = in[0], out[1] = in[1] & 0xffffffff; });
-  // One thread copies the block's 2048 bytes of input; all threads wait until they have arrived.
+  // One thread copies the block's 2048 bytes of input. All threads wait until the copy is complete.
   list->add_whole(
       "cp.async.bulk to shared",
       ".shared .align 128 .b8 area[2048];\n  .shared .align 8 .b64 object;\n  .reg .b32 %a, %m, "
@@ -311,7 +311,7 @@ void add_async(CaseList* list) {
                     for (size_t k = 0; k < in.size(); ++k)
                       (*out)[k] = in[k / 256 * 256 + 255 - k % 256];
                   });
-  // Every thread arrives and waits. After that, all see the values that the others wrote before.
+  // Every thread writes a value, arrives and waits. Then it sees the value of another thread.
   list->add_whole("mbarrier",
                   ".shared .align 8 .b64 object;\n  .shared .align 4 .b8 area[1024];\n  .reg .b32 "
                   "%a, %next;\n  .reg .b64 %state;\n  .reg .pred %done, %first;\n"

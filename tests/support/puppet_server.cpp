@@ -29,7 +29,7 @@ using Window = wire::ClientWindow;
 Clock::time_point patience() { return Clock::now() + std::chrono::seconds(60); }
 
 // Listens at the Unix socket of the server with the port `port`, to which clients of this machine
-// connect. No TCP port is involved, so the system cannot choose a free one. The caller tries
+// connect. No TCP port is involved, so the system cannot choose a free number. The caller tries
 // numbers upwards from a number that depends on its process id, so that concurrent tests rarely
 // collide.
 UniqueFd listen_for(uint16_t port) {

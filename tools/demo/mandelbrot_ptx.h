@@ -5,10 +5,10 @@
 namespace rcuda::demo {
 
 // mandelbrot(out, width, rows, first_row, left, top, step_x, step_y, limit): one thread for each of
-// width * rows points. Thread i takes the point c of its column and row (first_row onwards). It
-// writes to out[i] the number of steps of z = z * z + c after which z is farther than 2 from 0, or
-// `limit`. main.cpp repeats the operations in this order and with the same roundings, so the host
-// gets the same numbers.
+// width * rows points. Thread i takes the point c at column i % width of row first_row + i / width.
+// It writes to out[i] the number of steps of z = z * z + c before the step that moves z farther
+// than 2 from 0, but at most `limit`. main.cpp repeats the operations in this order and with the
+// same roundings, so the host gets the same numbers.
 inline constexpr char kMandelbrotPtx[] = R"ptx(
 .version 6.4
 .target sm_75

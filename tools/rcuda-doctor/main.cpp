@@ -50,7 +50,7 @@ Findings check_limits() {
   return doctor::check_memlock(transport::locked_memory_limit(), !doctor::usable_gids("/").empty());
 }
 
-// Whether rcuda's verbs transport would accept each address of an RDMA device.
+// For each IPv4 address of RoCE v2 devices: whether rcuda's verbs transport would accept it.
 Findings check_transport() {
   Findings findings;
   for (const doctor::Gid& gid : doctor::usable_gids("/")) {

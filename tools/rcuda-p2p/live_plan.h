@@ -20,7 +20,8 @@ struct LiveQuery {
 // A row of the planner's table of methods (Planner::table).
 struct LiveMethod {
   std::string name;  // "host over shm"
-  // Predicted, with the best chunks; a star marks the plan. Or "not measured", or "needs ...".
+  // The predicted time with the best chunks, with a star if the plan has this method; or "not
+  // measured", or "needs ...".
   std::string cost;
   bool possible() const { return !cost.starts_with("needs "); }
 };

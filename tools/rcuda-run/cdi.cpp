@@ -115,8 +115,9 @@ Status add_credentials(Edits* edits) {
   return {};
 }
 
-// A server of root on this machine has a socket for containers. Mount its folder where clients look
-// for the server's socket. The folder, unlike the socket, remains when the server restarts.
+// Mounts the folder of the sockets that servers of root on this machine have for containers. In the
+// container it is where clients look for a server's socket. The folder, unlike a socket, remains
+// when a server restarts.
 void add_local_servers(const std::vector<client::DeviceAddress>& devices, Edits* edits) {
   const bool any = std::any_of(devices.begin(), devices.end(), [](const auto& device) {
     return device.medium && device.medium->traits.reach == transport::Reach::kThisMachine;

@@ -292,7 +292,7 @@ int move(const std::string& name, uint32_t worker, int from, int to, bool as_jso
   return send_request(server, request, as_json);
 }
 
-// Moves the sessions of a GPU to other GPUs. A session can move only when it can be parked: with
+// Moves the sessions of a GPU to other GPUs. A session that cannot be parked does not move. With
 // `wait`, this function retries until the GPU has no session. Without `wait`, it tries once.
 int drain_gpu(const std::string& name, int gpu, bool wait, bool as_json) {
   const Server server = server_of(name);

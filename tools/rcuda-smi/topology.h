@@ -9,9 +9,9 @@
 namespace rcuda::smi {
 
 // Returns a matrix in the terms of nvidia-smi, with a legend: NVL for NVLink, otherwise the nearest
-// common ancestor (PIX, PXB, PHB, NODE, SYS). HOST: the GPUs belong to different servers on one
-// machine; NET: to servers on two machines. "*": the GPUs share their nearest RDMA adapter, which
-// the last column names.
+// common ancestor (INT, PIX, PXB, PHB, NODE, SYS). HOST: the GPUs belong to different servers on
+// one machine; NET: to servers on two machines. "*": the GPUs share their nearest RDMA adapter,
+// which the last column names.
 std::string matrix_of(const std::vector<Look>& looks);
 
 // Measures the latency and bandwidth of copies between the first GPUs of each pair of servers, in

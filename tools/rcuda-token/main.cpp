@@ -136,7 +136,7 @@ Result<std::string> choose_user(const std::string& wanted, const server::Roles& 
                                    "\" for a server that runs as root");
 }
 
-// Returns the beginning of a line for that server, such as "node1 ".
+// Returns the beginning of a token's line for the server, such as "node1 ".
 Result<std::string> line_start(const std::string& server) {
   if (server == kEveryServer) return std::string();
   std::string host;

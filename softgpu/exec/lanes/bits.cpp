@@ -151,7 +151,7 @@ struct Bfi {
     return static_cast<D>((b & ~field) | ((a << pos) & field));
   }
 };
-// `a` is the start and `b` the number of bits set.
+// A mask of `b` bits, from bit `a` upwards.
 template <bool kClamp>
 struct Bmsk {
   template <class D>

@@ -1,4 +1,4 @@
-// f32 and f64 arithmetic with exact IEEE results in every rounding mode.
+// f32 and f64 arithmetic. Results are correctly rounded (IEEE 754) in every rounding mode.
 #include <cmath>
 
 #include "softgpu/exec/lanes/handlers.h"
@@ -222,8 +222,8 @@ Handler sign_change(const Form& form) {
   return form.ftz ? nearest<Op, 1, float, true, false> : nearest<Op, 1, float, false, false>;
 }
 
-// testp.{finite, infinite, number, notanumber, normal, subnormal}: i.sub in this order. Zeros count
-// as normal.
+// testp.{finite, infinite, number, notanumber, normal, subnormal}: i.sub is the index in this list.
+// Zeros count as normal.
 template <class T, class U>
 void testp(Lanes& x, const Instr& i) {
   constexpr int kMantissa = sizeof(T) == 4 ? 23 : 52;

@@ -1,9 +1,9 @@
 // Loops over the 32 lanes of a warp, written so that the compiler turns them into vector code.
 //
-// The handlers of this folder are compiled twice, for baseline x86-64 and for x86-64-v3, each into
-// its own namespace (SOFTGPU_ISA). exec/instruction_sets.cpp chooses one at the first decode.
-// So everything in this folder's headers must be inlined or in that namespace: the linker could
-// otherwise choose the AVX2 code of an inline function for the baseline too.
+// Release builds compile the handlers of this folder twice, for baseline x86-64 and for x86-64-v3,
+// each into its own namespace (SOFTGPU_ISA). exec/instruction_sets.cpp chooses one at the first
+// decode. So everything in this folder's headers must be inlined or in that namespace: the linker
+// could otherwise choose the AVX2 code of an inline function for the baseline too.
 #pragma once
 
 #include <cstdint>

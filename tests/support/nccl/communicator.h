@@ -126,7 +126,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // (after an abort).
   ncclResult_t failure() const;
   void set_state(ncclResult_t state);
-  // Prints the line, makes it the last error and, if `lasting`, the communicator's state.
+  // Prints the text and makes it the last error. If `lasting`, makes `result` the communicator's
+  // state; later lasting errors have no effect. Returns `result`.
   ncclResult_t fail(ncclResult_t result, const std::string& text, bool lasting);
   std::string last_error();
 
