@@ -62,7 +62,7 @@ CUresult prepare_copy(const Location& destination, const Location& source, CUstr
   // A copy that was issued in another session's stream runs in a stream of this session. Nothing
   // makes the other stream wait for the copy, so the caller waits.
   plan->waits = plan->stream->is_elsewhere ||
-                (synchronous && (destination.sync_memops || source.sync_memops));
+                (synchronous && !plan->captures && (destination.sync_memops || source.sync_memops));
   if (pageable) {
     plan->way = to_device ? CopyWay::kFromPageable : CopyWay::kToPageable;
     return synchronous && to_device ? wait_before_copy(plan->stream->route) : CUDA_SUCCESS;

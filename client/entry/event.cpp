@@ -152,7 +152,6 @@ CUresult cuEventQuery(CUevent handle) {
   }
   if (result != CUDA_SUCCESS) return result;
   event->state.found_done(record);
-  if (place.timeline) event->state.note_fetched(record);
   return finished(*event, record, result);
 }
 

@@ -23,8 +23,9 @@ constexpr size_t kMostQuestions = 4;
 
 FetchesWithWait::~FetchesWithWait() {
   const auto is_open = [](const Question& question) { return !question.answered; };
-  // The queries do not wake the worker.
-  if (!is_sent && (news_call_ || std::any_of(questions_.begin(), questions_.end(), is_open))) {
+  // Wake the worker: the queries do not wake it, and perhaps the caller has not sent a command that
+  // wakes it.
+  if (news_call_ || std::any_of(questions_.begin(), questions_.end(), is_open)) {
     (void)session_.call(session_.in_context(0), wire::PingBody{});
   }
   for (Question& question : questions_) {

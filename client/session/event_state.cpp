@@ -5,6 +5,7 @@
 #include "client/session/news.h"
 #include "client/session/session.h"
 #include "client/session/wait.h"
+#include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
 
@@ -111,25 +112,28 @@ EventState::Place EventState::place() {
 }
 
 CUresult EventState::query(const Place& place) {
-  Wait wait(route_);
-  wait.covers(place.timeline, place.position);
-  return wait.query({event_, 0, 0, place.command, wire::WatchFor::kQuery, 0});
+  RCUDA_RETURN_IF_CUDA_ERROR(session().await_room());
+  const WaitWord word(session().words());
+  const wire::WatchEventBody body{event_,        word.get().index,       word.get().sequence,
+                                  place.command, wire::WatchFor::kQuery, 0};
+  SentCommand sent;
+  const CUresult result = session().post(route_, body, transport::Wake::kNow, &sent);
+  if (!sent.is_sent()) return session().lost() ? kSessionLost : result;
+  const CUresult answer = session().wait_word(word.get());
+  return result == CUDA_SUCCESS ? answer : result;
 }
 
 CUresult EventState::wait() {
-  const auto [record, place] = [this] {
+  const auto [record, command] = [this] {
     MutexLock lock(mutex_);
-    return std::pair(record_, left_to_worker_ ? Place() : place_);
+    return std::pair(record_, left_to_worker_ ? 0 : place_.command);
   }();
   Wait wait(route_);
-  wait.covers(place.timeline, place.position);
+  wait.when_done([this, record] { found_done(record); });
   // A separate word: the event's own word is reused for later records, perhaps on another stream.
   const CUresult result =
-      wait.run(wire::WatchEventBody{event_, 0, 0, place.command, wire::WatchFor::kWait, 0});
-  if (result == CUDA_SUCCESS) {
-    found_done(record);
-    note_fetched(record);
-  }
+      wait.run(wire::WatchEventBody{event_, 0, 0, command, wire::WatchFor::kWait, 0});
+  if (result == CUDA_SUCCESS) note_fetched(record);
   return result;
 }
 

@@ -81,8 +81,8 @@ class EventState {
   // note_fetched(): call it after a fetch that has brought all writes before the record.
   bool is_fetched() const { return fetched_.load(std::memory_order_acquire); }
   void note_fetched(uint64_t record);
-  // Whether `place` (from place()) is done: asks the worker, which answers at once. Blocks until
-  // the worker has executed the record.
+  // Asks the worker whether the latest record is done; the worker answers at once. Blocks until the
+  // worker has executed the record at `place`, which is from place() and has a timeline.
   CUresult query(const Place& place);
   // Blocks until the record that is the latest at the time of the call is done. Later records of
   // other threads do not matter.

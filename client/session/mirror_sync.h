@@ -30,7 +30,6 @@ class MirrorQuestions {
  public:
   virtual ~MirrorQuestions() = default;
   uint64_t waits_of_others = 0;  // Timelines::waits_of_others() before the queries
-  bool is_sent = false;          // a command that wakes the worker has followed the queries
 };
 
 struct MirrorHooks {

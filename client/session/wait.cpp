@@ -53,15 +53,14 @@ CUresult Wait::run_command(const wire::Command& command) {
   // Commands that signal are never refused as lacking (lacking_commands.h). So if this command was
   // not sent, the session is lost, which also ends the fetches.
   if (!sent.is_sent()) return session().lost() ? kSessionLost : result;
-  if (asked_) asked_->is_sent = true;
-  if (only_waits && !is_query_) mirrors.show_writes();  // compares memory while the worker waits
+  if (only_waits) mirrors.show_writes();  // compares memory while the worker waits
   // The worker writes the word even if it refuses the command.
   const CUresult waited = session().wait_word(word_->get());
   News::add();
   if (waited == CUDA_SUCCESS) {
     if (covered_) session().timelines().waited(*std::exchange(covered_, std::nullopt));
     if (route_.timeline) route_.timeline->waited(sent.position);
-    if (event_timeline_) event_timeline_->advance(event_position_);
+    if (when_done_) when_done_();
   }
   if (result == CUDA_SUCCESS) result = waited;
   return result == CUDA_SUCCESS ? finish() : result;

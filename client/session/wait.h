@@ -19,6 +19,7 @@
 // (only if finish() was not called).
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -33,12 +34,9 @@ class Wait {
   Wait(const Wait&) = delete;
   Wait& operator=(const Wait&) = delete;
 
-  // Makes the wait of run() also cover the work of `timeline` up to `position`, the position of an
-  // event's record. `timeline` may be null.
-  void covers(std::shared_ptr<Timeline> timeline, uint64_t position) {
-    event_timeline_ = std::move(timeline);
-    event_position_ = position;
-  }
+  // run() calls `when_done` when the word has arrived without an error, before it fetches mirrored
+  // memory.
+  void when_done(std::function<void()> when_done) { when_done_ = std::move(when_done); }
   // Sends the command and waits for its word. Sets `body.word` and `body.sequence`.
   template <typename Body>
   CUresult run(Body body) {
@@ -46,12 +44,6 @@ class Wait {
     body.word = word.index;
     body.sequence = word.sequence;
     return run_command(body);
-  }
-  // As run(), for a command whose word arrives at once: with CUDA_ERROR_NOT_READY if the work is
-  // not done. Does not send the host's writes to mirrored memory.
-  CUresult query(wire::WatchEventBody body) {
-    is_query_ = true;
-    return run(body);
   }
   // Requests mirrored memory as it is when the stream reaches this point. Returns true if it
   // requested any memory.
@@ -64,13 +56,11 @@ class Wait {
   CUresult run_command(const wire::Command& command);
 
   const Route route_;
-  bool is_query_ = false;
   std::optional<WaitWord> word_;
   std::unique_ptr<MirrorQuestions> asked_;  // the queries that were sent with the wait
   // The work that the wait covers in addition to the work of its own stream.
   std::optional<Timelines::Positions> covered_;
-  std::shared_ptr<Timeline> event_timeline_;
-  uint64_t event_position_ = 0;
+  std::function<void()> when_done_;
 };
 
 // Blocks until everything posted so far on the route's stream is done. Sends nothing if other

@@ -37,8 +37,8 @@ bool WaitsAhead::view(const wire::RingReader::Ahead& frame) {
   wire::WatchEventBody body;
   if (payload.size() != sizeof header + sizeof body) return false;
   std::memcpy(&body, payload.data() + sizeof header, sizeof body);
-  if (body.purpose == wire::WatchFor::kReport || body.record == 0 || found_.size() == kMostWaits)
-    return false;
+  if (body.purpose == wire::WatchFor::kReport) return alone;
+  if (body.record == 0 || found_.size() == kMostWaits) return false;
   Wait& wait = found_.emplace_back();
   wait.record = body.record;
   if (!alone) wait.frames.push_back(request);

@@ -226,7 +226,7 @@ void Completions::finish(Watch& watch, CUresult result, transport::Wake wake) {
     watch.context->free_streams.push_back(watch.stream);
     watch.context->free_events.push_back(watch.event);
   }
-  output_.flush(*watch.context);
+  if (result != CUDA_ERROR_NOT_READY) output_.flush(*watch.context);
   answers_.end_wait(watch.signal, result, wake);
 }
 

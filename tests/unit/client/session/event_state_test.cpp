@@ -156,6 +156,22 @@ TEST_F(EventStateTest, AWaitForItIsAnAnswer) {
   EXPECT_TRUE(timeline().is_level());
 }
 
+// Otherwise each poll of an unfinished event would be a round trip.
+TEST_F(EventStateTest, AQueryThatFindsItPendingIsNoNews) {
+  using Answer = test::PuppetServer::Answer;
+  lone_.puppet.on(Custom::kWatchEvent, [](const auto& command) -> std::optional<Answer> {
+    const auto body = command.template as<wire::WatchEventBody>();
+    if (body.purpose != wire::WatchFor::kQuery) return std::nullopt;
+    return Answer{CUDA_ERROR_NOT_READY, {}};
+  });
+  record();
+  EXPECT_EQ(progress(), Progress::kUnknown);
+  const uint64_t news = News::count();
+  EXPECT_EQ(event_->state.query(event_->state.place()), CUDA_ERROR_NOT_READY);
+  event_->state.found_pending(record_, news);
+  EXPECT_EQ(progress(), Progress::kPending);
+}
+
 TEST_F(EventStateTest, WithoutAWordTheWorkerIsAskedEachTime) {
   while (session().words().acquire_spare()) {
   }

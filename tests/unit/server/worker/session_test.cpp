@@ -405,6 +405,32 @@ TEST_F(SessionTest, AWatchStandsForTheRecordItWasAskedAbout) {
   EXPECT_EQ(client().wait_word(23, 1), CUDA_ERROR_INVALID_HANDLE);
 }
 
+TEST_F(SessionTest, AQueryOfAnEventIsAnsweredAtOnce) {
+  const auto query = [this](uint32_t event, uint32_t word) {
+    const wire::WatchEventBody body{event, word, 1, 0, wire::WatchFor::kQuery, 0};
+    EXPECT_TRUE(client().post(Custom::kWatchEvent, body).ok());
+    return client().wait_word(word, 1);
+  };
+  ASSERT_TRUE(
+      post(api::Opcode::cuStreamCreate, unsigned{CU_STREAM_NON_BLOCKING}, uint32_t{1}).ok());
+  ASSERT_TRUE(
+      post(api::Opcode::cuEventCreate, unsigned{CU_EVENT_DISABLE_TIMING}, uint32_t{1}).ok());
+  EXPECT_EQ(query(1, 20), CUDA_SUCCESS);  // never recorded
+  EXPECT_EQ(query(99, 21), CUDA_ERROR_INVALID_HANDLE);
+  ASSERT_TRUE(client().post(Custom::kLaunchHost, wire::LaunchHostBody{1, 1, 0}).ok());
+  ASSERT_TRUE(post(api::Opcode::cuEventRecord, uint32_t{1}, uint32_t{1}).ok());
+  EXPECT_EQ(query(1, 22), CUDA_ERROR_NOT_READY);
+  wire::HostCallbackEvent event{};
+  ASSERT_NO_FATAL_FAILURE(next_callback(&event));
+  client().acknowledge(event.slot, event.sequence);
+  ASSERT_TRUE(
+      client()
+          .post(Custom::kWatchEvent, wire::WatchEventBody{1, 23, 1, 0, wire::WatchFor::kWait, 0})
+          .ok());
+  EXPECT_EQ(client().wait_word(23, 1), CUDA_SUCCESS);
+  EXPECT_EQ(query(1, 24), CUDA_SUCCESS);
+}
+
 TEST_F(SessionTest, AWatchOfWhoOnlyAsksEndsWithItsRecord) {
   for (uint32_t id = 1; id <= 2; ++id) {
     ASSERT_TRUE(post(api::Opcode::cuStreamCreate, unsigned{CU_STREAM_NON_BLOCKING}, id).ok());

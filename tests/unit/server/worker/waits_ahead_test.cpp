@@ -106,6 +106,18 @@ TEST_F(WaitsAheadTest, AQueryOvertakesWorkButNotItsRecord) {
   EXPECT_EQ(take(), Custom::kInvalid);
 }
 
+TEST_F(WaitsAheadTest, AQueryOvertakesAReport) {
+  send(kEventRecord);
+  send(Custom::kLaunch);
+  send_wait(1, WatchFor::kReport);
+  send_wait(1, WatchFor::kQuery);
+  EXPECT_EQ(take(), kEventRecord);
+  EXPECT_EQ(ahead(1), Opcodes{Custom::kWatchEvent});
+  EXPECT_EQ(take(), Custom::kLaunch);
+  EXPECT_EQ(take(), Custom::kWatchEvent);  // the report
+  EXPECT_EQ(take(), Custom::kInvalid);
+}
+
 TEST_F(WaitsAheadTest, TheRequestBeforeItGoesWithIt) {
   send(kEventRecord);
   send(Custom::kLaunch);
