@@ -18,9 +18,9 @@
 // changed (mirror_news.h). Of all other small mirrors it fetches all bytes, in one round trip.
 // Fetches of small mirrors are requested together with the wait (fetches_with_wait.h).
 //
-// Copies of mirrored memory read and write the worker's bytes, which are current between a push and
-// a fetch (server/executor/host_memory/transfers.h). Before each host function, the worker sends
-// all mirrored memory; after the function, it takes over the bytes that the function changed
+// A CUDA copy from or to mirrored memory uses the worker's bytes, which are current between a push
+// and a fetch (server/executor/host_memory/transfers.h). Before each host function, the worker
+// sends all mirrored memory; after the function, it takes over the bytes that the function changed
 // (server/executor/mirrors/mirrors.h). If both sides change the same byte between two exchanges, a
 // fetch keeps the GPU's value, and a push overwrites it; CUDA forbids such concurrent access
 // anyway.

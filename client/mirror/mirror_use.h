@@ -1,5 +1,5 @@
-// MirrorUse: which launches may use mirrored memory (mirror.h), by the way in which kernels got its
-// address.
+// MirrorUse: before which launches the host's changes of mirrored memory (mirror.h) are sent. This
+// depends on the memory's size, and on how kernels got the memory's address.
 #pragma once
 
 #include <algorithm>

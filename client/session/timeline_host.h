@@ -25,8 +25,8 @@ class TimelineHost {
   // Sends a mark: a command that raises the word when the timeline's queue reaches the mark.
   // Returns the position of the mark.
   virtual uint64_t post_mark(Timeline& timeline, const Word& word) = 0;
-  // Counts a wait of the program that has ended. Called before the work that the wait covers counts
-  // as done.
+  // Adds 1 to the number of the program's finished waits. Called before the awaited work is
+  // recorded as done.
   virtual void note_wait() = 0;
   // Whether the session is lost or has ended.
   virtual bool lost() = 0;

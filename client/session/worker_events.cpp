@@ -148,7 +148,7 @@ Status WorkerEvents::start_locked(Runner& runner) {
   Status started = start_thread(&runner.thread, [this, &runner] { run(runner); });
   if (!started.ok()) {
     RCUDA_ERROR("%s cannot run, because their thread cannot be started: %s",
-                runner.runs_application ? "host functions of the program" : "copies of graphs",
+                runner.runs_application ? "host functions of the program" : "copy nodes of graphs",
                 started.context().c_str());
   }
   return started;

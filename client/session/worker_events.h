@@ -6,8 +6,8 @@
 //   a reply, or ends a wait for a word, only after the output that precedes it is printed.
 // - The host function thread runs host functions, because the application's code may take any time.
 //   It starts when the first callback is registered, or with start_host_functions().
-// - The copy thread makes copies of graphs, so that the application's functions cannot delay them.
-//   It starts when the first graph copy is registered.
+// - The copy thread makes copies for nodes of graphs, so that the application's functions cannot
+//   delay them. It starts when the first graph copy is registered.
 // - The release thread destroys callbacks that own memory. It starts with the copy thread.
 //
 // A host function may not call CUDA: entry points return CUDA_ERROR_NOT_PERMITTED if

@@ -105,8 +105,8 @@ Result<std::vector<std::string>> ptx_units(const Image& image, uint32_t sm) {
     return units;
   }
   if (image.format == Format::kFatbin) {
-    // The linked container of a version 2 wrapper repeats the content of the units, so it is used
-    // only if the wrapper has no units.
+    // Part 0 of a version 2 wrapper is nvlink's container, which has no PTX that the other parts
+    // (the translation units) lack. So it is used only if no other part has PTX.
     for (size_t i = image.parts.size(); i-- > 0;) {
       if (i == 0 && !units.empty()) break;
       RCUDA_ASSIGN_OR_RETURN(const std::vector<Entry> list, entries(image.parts[i]));

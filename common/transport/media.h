@@ -43,7 +43,7 @@ std::span<const Medium> media();
 const Medium* find_medium(std::string_view name);
 // Returns the first medium of that reach, which works with every socket.
 const Medium& plain_medium(Reach reach);
-// The result of best_medium(), which chooses the last of those media of a reach that suit.
+// The result of best_medium(), which chooses the last suitable medium of a reach.
 struct Choice {
   const Medium* medium = nullptr;  // never null
   std::string why;                 // why better media do not suit; empty: `medium` is the best

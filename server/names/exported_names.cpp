@@ -157,7 +157,8 @@ Result<wire::ExportAnswer> ExportedNames::look_up(const wire::ExportedName& name
       ask_(static_cast<uint16_t>(name.port),
            {wire::export_place(self_.owner, name.worker), name.kind, name.secret});
   if (found.ok() || found.status().code() == Code::kSystem) return found;
-  RCUDA_DEBUG("exported memory is not found: %s", found.status().message().c_str());
+  RCUDA_DEBUG("cannot find exported memory or an exported event: %s",
+              found.status().message().c_str());
   return Status(Code::kNotFound, "no running session of this user exports this memory or event");
 }
 

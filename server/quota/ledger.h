@@ -3,7 +3,8 @@
 //
 // Each session has a slot, which is a page of memory. The session's worker writes this page and
 // reads the pages of other sessions. The daemon clears the page when the worker has ended, so no
-// memory stays booked for a worker that was killed. Copies stay booked for 10 s at most.
+// memory stays booked for a worker that was killed. The time of the session's booked copies
+// (book_copy()) is not cleared: they stay booked for 10 s at most.
 //
 // Before a worker reads anything from its client, it maps its own page for writing and the others
 // for reading, and closes the descriptor of the memory. The system call filter prevents the worker

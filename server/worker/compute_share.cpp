@@ -34,8 +34,10 @@ Status check_share(const api::DriverTable& driver, const std::vector<SessionDevi
   if (sm_percent == 0) return {};
   const char* const started_for = std::getenv(kVariable);
   if (!started_for || started_for != std::to_string(sm_percent)) {
-    return {Code::kProtocol,
-            "the worker was not started for sm_percent = " + std::to_string(sm_percent)};
+    return {Code::kProtocol, std::string(kVariable) +
+                                 " of the worker does not match the session's sm_percent = " +
+                                 std::to_string(sm_percent) +
+                                 ", so its share of the GPU cannot be limited: restart the server"};
   }
   for (const SessionDevice& device : devices) {
     if (!has_mps(driver, device.device)) {

@@ -133,7 +133,7 @@ std::shared_ptr<Allocation> MemoryRegistry::hold(uint64_t address) {
   allocation->holds.fetch_add(1, std::memory_order_relaxed);
   Allocation* const held = allocation.get();
   return {held, [allocation = std::move(allocation)](Allocation*) {
-            allocation->holds.fetch_sub(1, std::memory_order_release);  // wait_for_holds()
+            allocation->holds.fetch_sub(1, std::memory_order_release);  // for wait_for_holds()
           }};
 }
 
@@ -279,7 +279,7 @@ CUresult allocate_host_memory(Context& context, size_t bytes, MemoryKind kind, u
 
 void wait_for_holds(const Allocation& allocation) {
   auto pause = std::chrono::microseconds(10);
-  while (allocation.holds.load(std::memory_order_acquire) != 0) {  // MemoryRegistry::hold()
+  while (allocation.holds.load(std::memory_order_acquire) != 0) {  // see hold()
     std::this_thread::sleep_for(pause);
     if (pause < std::chrono::milliseconds(1)) pause *= 2;
   }

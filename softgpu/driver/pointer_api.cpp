@@ -151,7 +151,8 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
   if (CUresult result = enter_anywhere(&context)) return result;
   if (!data) return CUDA_ERROR_INVALID_VALUE;
   if (std::shared_ptr<Allocation> allocation = memory_registry().find(address)) {
-    // Graph memory is unknown until a launch has allocated it, as on an H200.
+    // Graph memory is unknown before a launch allocates it and after it is freed, as on an H200.
+    // `freeing` is true in both cases.
     if (allocation->kind == MemoryKind::kGraph && allocation->freeing) {
       return CUDA_ERROR_INVALID_VALUE;
     }

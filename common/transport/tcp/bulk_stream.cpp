@@ -504,7 +504,7 @@ BulkStream::Message BulkStream::answer_message(const Answer& answer) {
 // may be withdrawn at any time, so each pin lasts for one call, which does not block. For a
 // withdrawn region, sends filler bytes, because the header has announced the length.
 bool BulkStream::push(Blocking blocking, std::string* why) {
-  // The filler bytes, which are never written. There are kPinnedBytes of them, because with a
+  // The filler bytes: zeros, which are only read. There are kPinnedBytes of them, because with a
   // cipher a repeated send must offer as many bytes as before.
   static std::byte kZeros[kPinnedBytes];
   Message& message = *message_;

@@ -121,8 +121,9 @@ Status WorkerPool::check_move(const Worker& worker, uint32_t from, uint32_t to) 
   }
   if (group_of(worker).size() > 1) {
     return {Code::kUnavailable, who +
-                                    " shares memory or NCCL ranks with other sessions and cannot "
-                                    "move alone"};
+                                    " shares memory or an NCCL communicator with other sessions. "
+                                    "Such a session cannot move: wait until the others have ended, "
+                                    "or end them (rcuda-smi end)"};
   }
   return {};
 }

@@ -56,8 +56,9 @@ struct SessionResources {
 
 inline constexpr size_t kReplyMemoryBytes =
     wire::ClientWindow::kEventRing - wire::ClientWindow::kSmallReplies;
-// 512 words, for the completion words with the lowest indexes. They suffice: a client uses the
-// completion word that it released last for its next wait, so few words are in use.
+// 512 GPU-written words, one for each of the 512 completion words with the lowest indexes. That is
+// enough: a client takes the completion word that it released last for its next wait, so the
+// indexes in use stay low.
 inline constexpr size_t kWaitMarkBytes = 4096;
 inline constexpr size_t kMarkMemoryBytes = 512;   // words for 128 streams with copies in progress
 inline constexpr size_t kArrivalWordBytes = 256;  // gates for 64 copies to the device at a time

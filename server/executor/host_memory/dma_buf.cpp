@@ -6,7 +6,7 @@ namespace rcuda::server {
 
 Result<p2p::DmaBuf> export_dma_buf(const api::DriverTable& driver, CUdeviceptr address,
                                    size_t bytes) {
-  // The driver exports whole pages of the host.
+  // The driver exports only ranges that begin and end at multiples of the host's page size.
   const CUdeviceptr first = page_of(address);
   const CUdeviceptr last = whole_pages(address + bytes);
   int file = -1;
