@@ -73,7 +73,7 @@ void EventState::found_pending(uint64_t record, uint64_t news) {
     if (!word_) word_ = session().words().acquire_spare();
     if (!word_) return;  // no word is free: each query asks the worker
     const wire::WatchEventBody body{
-        event_, word_->index, ++word_->sequence, 0, wire::WatchFor::kReport, 0};
+        event_, word_->index, ++word_->sequence, place_.command, wire::WatchFor::kReport, 0};
     (void)session().post(route_, body);
     watched_ = record_;
   }

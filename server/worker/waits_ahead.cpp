@@ -37,7 +37,6 @@ bool WaitsAhead::view(const wire::RingReader::Ahead& frame) {
   wire::WatchEventBody body;
   if (payload.size() != sizeof header + sizeof body) return false;
   std::memcpy(&body, payload.data() + sizeof header, sizeof body);
-  if (body.purpose == wire::WatchFor::kReport) return alone;
   if (body.record == 0 || found_.size() == kMostWaits) return false;
   Wait& wait = found_.emplace_back();
   wait.record = body.record;

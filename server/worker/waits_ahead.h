@@ -7,12 +7,14 @@
 // be empty for a round trip after the wait.
 //
 // So a wait overtakes commands that only queue work (the trait `overtaken`), and other waits, if
-// its record has been executed. A query of an event overtakes them in the same way: PyTorch queries
-// events while hundreds of launches are in the ring. A request for news of mirrored memory
-// (MirrorNews) directly before the wait overtakes these commands together with the wait. After any
-// other command, or a request longer than kMostBytes, the wait is executed in the order of the
-// ring. A later call returns the errors of overtaken commands. In a traced session every wait is
-// executed in the order of the ring, because the trace shows commands in order.
+// its record has been executed. So do the queries of events and the requests to report the end of a
+// record (WatchFor): PyTorch queries events while hundreds of launches are in the ring.
+//
+// A request for news of mirrored memory (MirrorNews) directly before the wait overtakes these
+// commands together with the wait. After any other command, or a request longer than kMostBytes,
+// the wait is executed in the order of the ring. A later call returns the errors of overtaken
+// commands. In a traced session every wait is executed in the order of the ring, because the trace
+// shows commands in order.
 //
 // Executor thread only. Nothing blocks. An invalid frame ends the search; RingReader::try_next()
 // reports it.

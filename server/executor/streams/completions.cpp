@@ -144,19 +144,21 @@ void Completions::watch(wire::ObjectId id, WordSignal signal, wire::WatchFor pur
     answers_.signal(signal, CUDA_ERROR_INVALID_HANDLE);
     return;
   }
+  const auto event = static_cast<CUevent>(object->handle);
+  if (purpose == wire::WatchFor::kQuery) {
+    return answers_.end_wait(signal, driver_.cuEventQuery(event));
+  }
   const bool waits = purpose == wire::WatchFor::kWait;
-  Watch watch{id, waits, static_cast<CUevent>(object->handle), nullptr, context, signal};
-  if (purpose == wire::WatchFor::kQuery) return finish(watch, driver_.cuEventQuery(watch.event));
   if (waits) {
     object->watched = true;
   } else if (const auto known =
                  std::find_if(watches_.begin(), watches_.end(),
-                              [id](const Watch& other) { return other.id == id && !other.waits; });
+                              [id](const Watch& watch) { return watch.id == id && !watch.waits; });
              known != watches_.end()) {
     known->signal = signal;
     return;
   }
-  watches_.push_back(watch);
+  watches_.push_back({id, waits, event, nullptr, context, signal});
 }
 
 CUresult Completions::event_for_command(wire::ObjectId id, CUevent* event) {
@@ -226,7 +228,7 @@ void Completions::finish(Watch& watch, CUresult result, transport::Wake wake) {
     watch.context->free_streams.push_back(watch.stream);
     watch.context->free_events.push_back(watch.event);
   }
-  if (result != CUDA_ERROR_NOT_READY) output_.flush(*watch.context);
+  output_.flush(*watch.context);
   answers_.end_wait(watch.signal, result, wake);
 }
 

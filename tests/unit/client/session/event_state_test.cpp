@@ -156,6 +156,16 @@ TEST_F(EventStateTest, AWaitForItIsAnAnswer) {
   EXPECT_TRUE(timeline().is_level());
 }
 
+TEST_F(EventStateTest, AWaitDuringWhichItIsRecordedAgainDoesNotAnswerForItsFirstRecord) {
+  lone_.puppet.on(Custom::kWatchEvent, [this](const auto&) {
+    record();
+    return test::PuppetServer::Answer{CUDA_SUCCESS, {}};
+  });
+  record();
+  EXPECT_EQ(event_->state.wait(), CUDA_SUCCESS);
+  EXPECT_FALSE(timeline().is_level());
+}
+
 // Otherwise each poll of an unfinished event would be a round trip.
 TEST_F(EventStateTest, AQueryThatFindsItPendingIsNoNews) {
   using Answer = test::PuppetServer::Answer;
