@@ -46,7 +46,7 @@ struct CommandTraits {
   Frees frees = Frees::kNothing;
   bool waits_for_device = false;  // the driver returns only when the device is idle
   bool any_context = false;       // executed even if its context is not valid
-  bool overtaken = false;         // a later wait for an event may run before the command
+  bool overtaken = false;         // a later WatchEvent may run before the command
   bool holds_stream = false;      // always or sometimes: holds_stream() decides
   uint16_t body_bytes = 0;        // custom commands: size of the body without its tail
   uint16_t word = kNone;          // the completion word that the command always signals

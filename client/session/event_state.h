@@ -81,8 +81,9 @@ class EventState {
   // note_fetched(): call it after a fetch that has brought all writes before the record.
   bool is_fetched() const { return fetched_.load(std::memory_order_acquire); }
   void note_fetched(uint64_t record);
-  // Asks the worker whether the latest record is done; the worker answers at once. Blocks until the
-  // worker has executed the record at `place`, which is from place() and has a timeline.
+  // Asks the worker whether the latest record is done; CUDA_ERROR_NOT_READY: not yet. Blocks while
+  // the command ring is full and until the worker has executed the record, but not until the record
+  // is done. `place`: from place(), with a timeline.
   CUresult query(const Place& place);
   // Blocks until the record that is the latest at the time of the call is done. Later records of
   // other threads do not matter.

@@ -12,8 +12,8 @@
 namespace rcuda {
 namespace {
 
-// The stack of the main thread grows downwards, so a range below it counts as used. The range has
-// twice the size of the stack's limit, but at least and at most these sizes.
+// The stack of the main thread grows downwards, so a range below it counts as used. The range is
+// twice as large as the stack's limit, within these bounds; without a limit, kMostStackRoom.
 constexpr uint64_t kLeastStackRoom = 64ull << 20;
 constexpr uint64_t kMostStackRoom = 1ull << 30;
 

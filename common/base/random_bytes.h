@@ -12,7 +12,7 @@
 
 namespace rcuda {
 
-// At most 256 bytes, which getrandom() returns all at once.
+// Fills `bytes`, which must be at most 256 bytes: getrandom() never returns a part of so few.
 inline Status fill_randomly(std::span<uint8_t> bytes) {
   if (::getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size())) return {};
   return Status::from_errno(errno, "making random bytes (getrandom)");

@@ -131,8 +131,8 @@ class Channel {
   // driver's queue of its stream.
   bool is_marked(const Command& command) const;
 
-  // Returns the last error of posted commands and its number, as a CompletionWord; 0: no command
-  // has failed.
+  // Returns ClientWindow::kErrorWord, a CompletionWord: the number and result of the last error of
+  // posted commands or asynchronous work; 0: none.
   uint64_t error_word() const { return word_at(ClientWindow::kErrorWord); }
 
   // Returns ClientWindow::kParkWord.

@@ -41,8 +41,8 @@ class Half {
   // the peer can take.
   bool is_full(uint64_t id) const { return announced_ >= kMostCopies && !copies_.contains(id); }
   static Status too_many_copies() {
-    return peer_violation("the peer worker has begun more than " + std::to_string(kMostCopies) +
-                          " copies that have not ended");
+    return peer_violation("the peer worker has announced more than " + std::to_string(kMostCopies) +
+                          " copies that the client has not begun on this side");
   }
   Copy& find_or_make(uint64_t id) {  // also adds it to awake_
     awake_.insert(id);
@@ -99,7 +99,7 @@ class Half {
   Environment& environment_;
   const PeerId peer_;
   std::map<uint64_t, Copy> copies_;
-  size_t announced_ = 0;  // copies without this side's half; not updated once the peer is lost
+  size_t announced_ = 0;  // copies without this side's half; too high once the peer is lost
   // The ids of the copies that may advance without a message of the peer. A round looks only at
   // these, because copies_ may have thousands of entries: copies that wait for an earlier copy in
   // the same stream, or copies whose half on this side has not arrived.

@@ -1,7 +1,7 @@
 #pragma once
 
 // Included first in every source of a wheel (toolchain.cmake), which is built for glibc 2.17.
-// Defines the system calls that glibc has only since 2.25, 2.27, 2.28 and 2.30.
+// Defines the functions of system calls that glibc has only since 2.25, 2.27, 2.28 and 2.30.
 
 #include <features.h>
 
@@ -25,7 +25,8 @@ inline int memfd_create(const char* name, unsigned flags) {
 #endif
 
 #if !__GLIBC_PREREQ(2, 28)
-// zig's headers declare this function for every glibc.
+// zig's headers declare this function also for a glibc that lacks it, so the definition matches
+// that declaration (extern "C", __THROW).
 extern "C" inline int renameat2(int old_folder, const char* old_path, int new_folder,
                                 const char* new_path, unsigned flags) __THROW {
   return static_cast<int>(

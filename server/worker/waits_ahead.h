@@ -6,15 +6,14 @@
 // microseconds. If the executor executed the wait only after all of these launches, the ring would
 // be empty for a round trip after the wait.
 //
-// So a wait overtakes commands that only queue work (the trait `overtaken`), and other waits, if
-// its record has been executed. So do the queries of events and the requests to report the end of a
-// record (WatchFor): PyTorch queries events while hundreds of launches are in the ring.
+// So a wait whose record has been executed overtakes commands that only queue work (the trait
+// `overtaken`), and other waits. Below, a wait is any WatchEvent: a wait, a query (PyTorch queries
+// events while hundreds of launches are in the ring), or a request to report the end of a record. A
+// MirrorNews directly before a wait overtakes together with it. A wait overtakes no other command,
+// and no MirrorNews longer than kMostBytes.
 //
-// A request for news of mirrored memory (MirrorNews) directly before the wait overtakes these
-// commands together with the wait. After any other command, or a request longer than kMostBytes,
-// the wait is executed in the order of the ring. A later call returns the errors of overtaken
-// commands. In a traced session every wait is executed in the order of the ring, because the trace
-// shows commands in order.
+// A later call returns the errors of overtaken commands. In a traced session every wait is executed
+// in the order of the ring, because the trace shows commands in order.
 //
 // Executor thread only. Nothing blocks. An invalid frame ends the search; RingReader::try_next()
 // reports it.

@@ -35,8 +35,8 @@ class LeaseRequests {
   Status open();
 
   // Checks the client's proof that it has the key of its lease (Leases::unlock()), and clears the
-  // proof in `hello`. On success, `identity` names the lease and its job. Without a lease, fails
-  // only if the setting require_lease is on.
+  // proof in `hello`. On success, `identity` names the lease and its job. If the Hello names no
+  // lease: fails if the setting require_lease is on, else leaves `identity` unchanged.
   Status unlock(wire::Hello* hello, const tls::Key& binding, Identity* identity) const;
 
   // Checks a request, and that `who` may make it.

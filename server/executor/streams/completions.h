@@ -57,9 +57,10 @@ class Completions {
   //     the memory, needs the driver's event as well;
   //   - in the legacy stream: PyTorch's `.item()`, which waits for the legacy stream, took longer
   //     with GPU-written words (H100);
-  //   - in sessions with so many streams (SessionResources::most_streams) that streams may share
-  //     a device's queues for kernels. Unlike a copy, the write goes through such a queue. So it
-  //     may have to wait for another stream's work, which may itself wait for the program;
+  //   - in sessions with SessionResources::most_streams streams or more (0: no limit), because
+  //     streams may then share a device's queues for kernels. Unlike a copy, the write goes through
+  //     such a queue. So it may have to wait for another stream's work, which may itself wait for
+  //     the program;
   //   - if two completions of the stream are pending already: the client would gain nothing, and
   //     the write takes a place in the stream's queue.
   void await(const SessionStream& stream, WordSignal signal);
