@@ -124,10 +124,12 @@ CUresult EventState::query(const Place& place) {
 }
 
 CUresult EventState::wait() {
-  const auto [record, command] = [this] {
+  uint64_t record, command;
+  {
     MutexLock lock(mutex_);
-    return std::pair(record_, left_to_worker_ ? 0 : place_.command);
-  }();
+    record = record_;
+    command = left_to_worker_ ? 0 : place_.command;
+  }
   Wait wait(route_);
   wait.when_done([this, record] { found_done(record); });
   // A separate word: the event's own word is reused for later records, perhaps on another stream.
