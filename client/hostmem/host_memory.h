@@ -39,8 +39,8 @@ CUresult unregister_host(void* address);
 // Ends the mirrors and exposures of host memory. Frees allocated memory; registered memory becomes
 // ordinary memory of the application again. Call it after removing the memory from the registry.
 void end_host_memory(const Allocation& memory);
-// Begins, where necessary, to mirror the page-locked memory to which these parameters of a kernel
-// point. `route`: the kernel's context. The calling thread needs no current context.
+// These parameters of a kernel may point to page-locked memory: begins to mirror it where
+// necessary. `route`: the kernel's context. The calling thread needs no current context.
 void mirror_reachable(const Route& route, const LaunchParameters& parameters);
 void mirror_reachable(const Route& route, const void* address);
 // Like mirror_reachable(), for memory that a fill or a memory operation in the stream accesses.

@@ -116,9 +116,9 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
 
   // Notes that later work of this queue waits for a place in a stream of another server.
   void follows(std::shared_ptr<ReachedPlace> place);
-  // Returns one of the places that follows() has noted and for which later work of this queue
-  // waits: a place after all work in progress that may write to memory that overlaps `memory`.
-  // Returns null if there is no such place.
+  // Returns a place of follows() for which later work of this queue still waits. It is after all
+  // work in progress that may write to memory that overlaps `memory`. Null if there is no such
+  // place.
   std::shared_ptr<ReachedPlace> place_after_writes(AddressRange memory);
 
   // The last push of mirrored memory for which the queue waits. Guarded by a lock of

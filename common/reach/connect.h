@@ -130,9 +130,9 @@ Result<PeerAddress> peer_address(int socket);
 // Connects to `peer`, until `deadline` at most. kUnavailable: the address does not answer.
 Result<UniqueFd> connect_again(const PeerAddress& peer,
                                std::chrono::steady_clock::time_point deadline);
-// Reads the answer to an Attach or PeerHello that replaces a lost socket. `lost`: what
-// ends after a refusal, as the error message names it: "the session" or "the connection". Any error
-// but kNotFound may be temporary.
+// Reads the answer to an Attach or PeerHello that replaces a lost socket. `lost`: the words of the
+// error message for the thing that ends after a refusal ("the session", "the connection"). Any
+// error but kNotFound may be temporary.
 Status read_attached(int socket, const char* lost, std::chrono::steady_clock::time_point deadline);
 
 }  // namespace rcuda::wire

@@ -41,8 +41,6 @@ std::chrono::nanoseconds linger() {
   return std::chrono::microseconds(usable_processors() >= 8 ? 1000 : 100);
 }
 
-uint64_t now_ns() { return monotonic_ns(); }
-
 Status check_id(uint64_t id) {
   if (id < uint64_t{1} << 63) return {};  // so an id is never Prober::kTransfer
   return {Code::kInvalidArgument, "the client sent the id " + std::to_string(id) +
@@ -57,7 +55,9 @@ class Engine::Runner {
  public:
   Runner(DeviceOps& ops, EngineOptions options)
       : linger_(std::max(linger(), options.spin)),
-        core_(std::in_place, ops, std::move(options), now_ns, [this] { wake(); }) {
+        core_(
+            std::in_place, ops, std::move(options), [] { return monotonic_ns(); },
+            [this] { wake(); }) {
     core_->environment().before_drop = [this](const transport::Link* link) {
       std::erase_if(listeners_, [&](const auto& listener) { return &listener->link() == link; });
     };

@@ -13,7 +13,8 @@ class Connections {
  public:
   explicit Connections(size_t count) : last_(count) {}
   std::mutex mutex;  // taken before any Stream::mutex_; guards the members below
-  // Returns a connection without unfinished work or, if there is none, the next in turn.
+  // Returns a connection without unfinished work. If all have unfinished work, returns the next in
+  // turn.
   size_t choose();
   // The Point that is reached when the last submission to the connection has finished.
   Point& last(size_t connection) { return last_[connection]; }

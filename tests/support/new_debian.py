@@ -24,7 +24,7 @@ def install_missing(test, *sections):
     if os.geteuid() != 0:
         skip(test, "only root can make a Debian")
     if subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"], stderr=subprocess.DEVNULL).returncode != 0:
-        skip(test, "this process cannot make mount namespaces (unshare --mount fails)")
+        skip(test, "no mount namespaces here")
     missing = subprocess.run([os.path.join(SOURCE, "scripts/missing_packages"), *sections], check=True,
                              capture_output=True, text=True).stdout.split()
     if not missing:

@@ -14,10 +14,10 @@
 //
 // Executor thread only. The following handlers may wait, and the whole session waits with them.
 // Only the second entry waits for a GPU:
-//   HostUnexpose           until the Link has read the bytes of this memory that it is sending (at
+//   HostUnexpose           if the Link is sending from this memory: until it has read the bytes (at
 //                          most 4 MB)
-//   the first use of an    until the GPU has made the copies to the client that are in progress, at
-//   exported name          most one second (RegionPuts::await_marks())
+//   the first use of an    until copies to the client that are in progress have ended, at most one
+//   exported name          second (RegionPuts::await_marks())
 //   HostExpose, Copy with  for the registration of memory with the adapter (about 15 ms for 256 MB)
 //   GPUDirect
 //   ImageChunk, the last   for the hash (about 1 GB/s) and for writing the file

@@ -94,8 +94,7 @@ CUresult read_operation(NcclServices& services, std::span<const std::byte> tail,
   if (verb == Verb::kPutSignal || verb == Verb::kSignal) {
     *malformed = !in.read(&step->put);
   } else if (verb == Verb::kWaitSignal) {
-    step->waits.resize(tail.size() / sizeof(nccl::SignalWait));
-    std::memcpy(step->waits.data(), tail.data(), step->waits.size() * sizeof(nccl::SignalWait));
+    step->waits = elements_of<nccl::SignalWait>(tail);
   } else if (!tail.empty()) {
     nccl::OperationTail more;
     *malformed = !in.read(&more) || !read_text(in, more.algorithm_bytes, &step->algorithms);

@@ -3,6 +3,8 @@
 #include <cstring>
 #include <span>
 
+#include "common/base/append_bytes.h"
+
 namespace rcuda::server {
 namespace {
 
@@ -30,12 +32,6 @@ bool carries_number(CUjit_option option) {
 
 std::string_view text_of(const std::vector<char>& log) {
   return {log.data(), log.empty() ? 0 : ::strnlen(log.data(), log.size())};
-}
-
-template <typename Item>
-void append(std::vector<std::byte>* bytes, std::span<const Item> items) {
-  const auto more = std::as_bytes(items);
-  bytes->insert(bytes->end(), more.begin(), more.end());
 }
 
 }  // namespace
@@ -81,10 +77,10 @@ void JitOptions::write_logs(std::vector<std::byte>* bytes) const {
   const uintptr_t wall_time = wall_time_ ? reinterpret_cast<uintptr_t>(values_[*wall_time_]) : 0;
   const wire::JitLogs logs{described(info_), described(error_), static_cast<uint32_t>(wall_time),
                            0};
-  append(bytes, std::span(&logs, 1));
+  append_bytes(bytes, std::span(&logs, 1));
   for (const Log* log : {&info_, &error_}) {
     const std::string_view text = text_of(log->text);
-    append(bytes, std::span(text.data(), text.size()));
+    append_bytes(bytes, text);
   }
 }
 

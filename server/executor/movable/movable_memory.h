@@ -166,8 +166,8 @@ class MovableMemory {
   std::vector<std::shared_ptr<Physical>> movable() const;
   CUresult map_scratch(Moved* moved);
   void unmap_scratch(const Moved& moved);
-  // Chooses the address at which each piece of memory is copied: that of a mapping of the program,
-  // or that of a mapping for the copy only.
+  // Chooses an address for the copy of each piece of memory: a mapping of the program, or a mapping
+  // that exists only for the copy.
   CUresult find_places(const std::vector<std::shared_ptr<Physical>>& all,
                        std::vector<Moved>* moved);
   std::vector<HostCopy::Piece> pieces_of(const std::vector<Moved>& moved) const;

@@ -296,7 +296,7 @@ std::span<const std::byte> FilledStruct::written() const {
   return std::span(bytes_).first(end);
 }
 
-// Whether the requirements are as long as their own `size` says: NCCL reads that many bytes.
+// Whether the requirements are as long as their own `size` says: NCCL reads `size` bytes.
 // `lists_at`: the offset of their two lists; 0: the layout of NCCL 2.28, without `size`.
 static bool are_whole(std::span<const std::byte> requirements, uint32_t lists_at) {
   if (lists_at == 0) return requirements.size() == nccl::kRequirementsOf228;

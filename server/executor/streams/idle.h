@@ -54,8 +54,6 @@ class IdleCheck {
   std::vector<SessionStream> streams_to_check(ContextState& context);
   // Whether destroyed streams of the context have work in progress.
   bool any_departed(ContextState& context);
-  // The result of cuStreamQuery for a stream other than the legacy stream. CUDA_ERROR_NOT_READY:
-  // the stream has unfinished work. A stream in capture is not queried; the result is an error.
 
   const api::DriverTable& driver_;
   SessionObjects& objects_;

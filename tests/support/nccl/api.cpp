@@ -1,5 +1,5 @@
-// The entry points. As in an older NCCL, there are no one-sided operations, and no operations that
-// take a configuration. Only functions that make communicators take a configuration.
+// The entry points. As in an older NCCL, the one-sided operations and the operations with a
+// configuration are missing. Only functions that make communicators take a configuration.
 #include <algorithm>
 #include <climits>
 #include <csignal>

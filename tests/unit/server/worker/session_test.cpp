@@ -81,6 +81,10 @@ class SessionTest : public ::testing::Test {
     (out.value(values), ...);
     return client().post(static_cast<uint16_t>(opcode), out.body());
   }
+  Status watch(uint32_t event, WordSignal signal, wire::WatchFor purpose) {
+    const wire::WatchEventBody body{event, signal.word, signal.sequence, 0, purpose, 0};
+    return client().post(Custom::kWatchEvent, body);
+  }
   std::vector<std::byte> read_back(CUdeviceptr source, uint32_t bytes, uint32_t stream = 0) {
     auto answer = client().call(Custom::kCopyToReply, wire::CopyToReplyBody{source, bytes, stream});
     EXPECT_TRUE(answer && answer->result == CUDA_SUCCESS);
@@ -375,16 +379,10 @@ TEST_F(SessionTest, AWatchStandsForTheRecordItWasAskedAbout) {
   // A stream that a host function holds, an event recorded after it, and a watch of that record.
   ASSERT_TRUE(client().post(Custom::kLaunchHost, wire::LaunchHostBody{1, 1, 0}).ok());
   ASSERT_TRUE(post(api::Opcode::cuEventRecord, uint32_t{1}, uint32_t{1}).ok());
-  ASSERT_TRUE(
-      client()
-          .post(Custom::kWatchEvent, wire::WatchEventBody{1, 20, 1, 0, wire::WatchFor::kWait, 0})
-          .ok());
+  ASSERT_TRUE(watch(1, {20, 1}, wire::WatchFor::kWait).ok());
   // The event is recorded again in a stream that is not held, and watched again.
   ASSERT_TRUE(post(api::Opcode::cuEventRecord, uint32_t{1}, uint32_t{2}).ok());
-  ASSERT_TRUE(
-      client()
-          .post(Custom::kWatchEvent, wire::WatchEventBody{1, 21, 1, 0, wire::WatchFor::kWait, 0})
-          .ok());
+  ASSERT_TRUE(watch(1, {21, 1}, wire::WatchFor::kWait).ok());
   EXPECT_EQ(client().wait_word(21, 1), CUDA_SUCCESS);
   EXPECT_FALSE(client().word_reached(20, 1));
   wire::HostCallbackEvent event{};
@@ -393,22 +391,15 @@ TEST_F(SessionTest, AWatchStandsForTheRecordItWasAskedAbout) {
   EXPECT_EQ(client().wait_word(20, 1), CUDA_SUCCESS);
   // An event that was never recorded, and an id that is not an event.
   ASSERT_TRUE(post(api::Opcode::cuEventCreate, 0u, uint32_t{2}).ok());
-  ASSERT_TRUE(
-      client()
-          .post(Custom::kWatchEvent, wire::WatchEventBody{2, 22, 1, 0, wire::WatchFor::kWait, 0})
-          .ok());
+  ASSERT_TRUE(watch(2, {22, 1}, wire::WatchFor::kWait).ok());
   EXPECT_EQ(client().wait_word(22, 1), CUDA_SUCCESS);
-  ASSERT_TRUE(
-      client()
-          .post(Custom::kWatchEvent, wire::WatchEventBody{99, 23, 1, 0, wire::WatchFor::kReport, 0})
-          .ok());
+  ASSERT_TRUE(watch(99, {23, 1}, wire::WatchFor::kReport).ok());
   EXPECT_EQ(client().wait_word(23, 1), CUDA_ERROR_INVALID_HANDLE);
 }
 
 TEST_F(SessionTest, AQueryOfAnEventIsAnsweredAtOnce) {
   const auto query = [this](uint32_t event, uint32_t word) {
-    const wire::WatchEventBody body{event, word, 1, 0, wire::WatchFor::kQuery, 0};
-    EXPECT_TRUE(client().post(Custom::kWatchEvent, body).ok());
+    EXPECT_TRUE(watch(event, {word, 1}, wire::WatchFor::kQuery).ok());
     return client().wait_word(word, 1);
   };
   ASSERT_TRUE(
@@ -423,10 +414,7 @@ TEST_F(SessionTest, AQueryOfAnEventIsAnsweredAtOnce) {
   wire::HostCallbackEvent event{};
   ASSERT_NO_FATAL_FAILURE(next_callback(&event));
   client().acknowledge(event.slot, event.sequence);
-  ASSERT_TRUE(
-      client()
-          .post(Custom::kWatchEvent, wire::WatchEventBody{1, 23, 1, 0, wire::WatchFor::kWait, 0})
-          .ok());
+  ASSERT_TRUE(watch(1, {23, 1}, wire::WatchFor::kWait).ok());
   EXPECT_EQ(client().wait_word(23, 1), CUDA_SUCCESS);
   EXPECT_EQ(query(1, 24), CUDA_SUCCESS);
 }
@@ -439,16 +427,10 @@ TEST_F(SessionTest, AWatchOfWhoOnlyAsksEndsWithItsRecord) {
       post(api::Opcode::cuEventCreate, unsigned{CU_EVENT_DISABLE_TIMING}, uint32_t{1}).ok());
   ASSERT_TRUE(client().post(Custom::kLaunchHost, wire::LaunchHostBody{1, 1, 0}).ok());
   ASSERT_TRUE(post(api::Opcode::cuEventRecord, uint32_t{1}, uint32_t{1}).ok());
-  ASSERT_TRUE(
-      client()
-          .post(Custom::kWatchEvent, wire::WatchEventBody{1, 20, 1, 0, wire::WatchFor::kReport, 0})
-          .ok());
+  ASSERT_TRUE(watch(1, {20, 1}, wire::WatchFor::kReport).ok());
   // Waiting for the event does not record it. Of two watches, the later one is kept.
   ASSERT_TRUE(post(api::Opcode::cuStreamWaitEvent, uint32_t{2}, uint32_t{1}, 0u).ok());
-  ASSERT_TRUE(
-      client()
-          .post(Custom::kWatchEvent, wire::WatchEventBody{1, 20, 2, 0, wire::WatchFor::kReport, 0})
-          .ok());
+  ASSERT_TRUE(watch(1, {20, 2}, wire::WatchFor::kReport).ok());
   wire::HostCallbackEvent event{};
   ASSERT_NO_FATAL_FAILURE(next_callback(&event));
   EXPECT_FALSE(client().word_reached(20, 1));
@@ -458,10 +440,7 @@ TEST_F(SessionTest, AWatchOfWhoOnlyAsksEndsWithItsRecord) {
   // The event is recorded again in a stream in capture, so it must not be queried.
   ASSERT_TRUE(client().post(Custom::kLaunchHost, wire::LaunchHostBody{1, 1, 0}).ok());
   ASSERT_TRUE(post(api::Opcode::cuEventRecord, uint32_t{1}, uint32_t{1}).ok());
-  ASSERT_TRUE(
-      client()
-          .post(Custom::kWatchEvent, wire::WatchEventBody{1, 20, 3, 0, wire::WatchFor::kReport, 0})
-          .ok());
+  ASSERT_TRUE(watch(1, {20, 3}, wire::WatchFor::kReport).ok());
   ASSERT_TRUE(post(api::Opcode::cuStreamBeginCapture_v2, uint32_t{2},
                    unsigned{CU_STREAM_CAPTURE_MODE_GLOBAL})
                   .ok());
